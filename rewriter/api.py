@@ -1,0 +1,134 @@
+"""The functions that people call: apply, run, find, read.
+
+A model is an `onnx.ModelProto`, an `onnx_ir.Model`, or a path; the same kind comes back, and what was passed is left
+as it was. Where nothing matched, what comes back is what was passed: nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import onnxscript
+
+from rewriter.engine.driver import run_stage
+from rewriter.engine.match import Match
+from rewriter.engine.run import Run
+from rewriter.engine.table import Table
+from rewriter.models.source import Source, open_source
+from rewriter.pattern.graph import Place
+from rewriter.report import Report
+from rewriter.rule import Definition, Rule, RuleSet
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A model read once, for many questions. Made by `read`; it sees nothing of later changes to the model."""
+
+    source: Source
+    table: Table
+
+
+@dataclass(frozen=True)
+class Result(Generic[M]):
+    """What a run gives: the rewritten model, of the kind that was passed, and the account of it."""
+
+    model: M
+    report: Report
+    changed: bool
+
+
+def apply(model: M, rules: RuleSet, output: str | PathLike[str] | None = None) -> M:
+    """Apply rules to a model until nothing changes; the model that was passed is left alone.
+
+    Args:
+        model: an onnx.ModelProto, an onnx_ir.Model, or the path of an ONNX file.
+        rules: a rule set or a single rule.
+        output: for a path, where the result goes (default: next to it, `NAME.rewritten.onnx`).
+
+    Returns:
+        The same kind as `model`; for a path, the path of the file that was written.
+
+    Raises:
+        ModelError: the model cannot be read or written.
+        RuleError: a rule is wrong, its callback misbehaved, or rules chase each other.
+    """
+    return run(model, rules, output).model
+
+
+def run(
+    model: M, rules: RuleSet, output: str | PathLike[str] | None = None, *, limit: int | None = None
+) -> Result[M]:
+    """The same as `apply`, with the report: what was rewritten, what was declined and why.
+
+    `limit` stops after so many rewrites (the report's `stop_reason` then says "limit").
+    """
+    source = open_source(model)
+    table = source.read()
+    report = Report()
+    analyses: dict[Any, Any] = {}
+    for stage in check_rules(rules).stages():
+        run_stage(table, stage, source.model, report, analyses, limit)
+    written = source.write(table, None if output is None else Path(output))
+    return Result(written, report, table.is_changed)
+
+
+def read(model: Any) -> Reading:
+    """Read a model once, to ask `find` many questions about it."""
+    source = open_source(model)
+    return Reading(source, source.read())
+
+
+def find(model: Any, rules: RuleSet | onnxscript.OnnxFunction) -> Iterator[Match]:
+    """Every place where a rule's source (or a bare pattern script) fits, in the order of the model; changes nothing.
+
+    Only the pattern is asked, not the callback. `model` may be a `Reading`.
+    """
+    reading = model if isinstance(model, Reading) else read(model)
+    if isinstance(rules, onnxscript.OnnxFunction):
+        rules = pattern_rule(rules)
+    for stage in check_rules(rules).stages():
+        run_ = Run(reading.table, stage, reading.source.model)
+        seen: set[tuple[int, frozenset[int]]] = set()
+        found: list[tuple[int, int, Match]] = []
+        for raw in run_.sweep():
+            leaf = run_.leaf(raw)
+            match = run_.match(raw)
+            key = (leaf.rule_index, frozenset(n.id for n in match.matched))
+            if key not in seen and run_.in_window(leaf, match.root.id) is None:
+                seen.add(key)
+                found.append((reading.table.rank[match.root.id], leaf.rule_index, match))
+        yield from (match for _, _, match in sorted(found, key=lambda item: item[:2]))
+
+
+def check_rules(rules: Any) -> RuleSet:
+    if not isinstance(rules, RuleSet):
+        raise TypeError(f"expected a rule set or a rule, got {type(rules).__name__}: {rules!r}")
+    return rules
+
+
+def pattern_rule(pattern: onnxscript.OnnxFunction) -> Rule:
+    """A rule that only finds: a bare pattern."""
+    from rewriter.reading import read_script
+
+    graph = read_script(pattern, "source")
+    return Rule(
+        Definition(
+            pattern.name,
+            Place(graph.place.file, graph.place.line),
+            (graph,),
+            None,
+            lambda match: None,
+            {},
+            True,
+            None,
+            None,
+            None,
+            None,
+        )
+    )

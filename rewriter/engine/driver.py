@@ -1,0 +1,274 @@
+"""The driver: which match is rewritten next, and when to stop.
+
+Matches wait in a heap by benefit, position of their root and order of the rules, so that the order of a search never
+shows in a result. A match is asked again when it is taken, if anything was edited since. After an edit only the
+anchors are asked again that can see what was touched (`Reach`); one sweep over everything at the end confirms that
+nothing was missed. A decline is remembered until something that it looked at changes. What could go on for ever is
+stopped: a rule's own measure must fall, and without one a node may not descend from more generations of rewrites
+than there are nodes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from rewriter.compiler.questions import sentence
+from rewriter.engine.edit import ConstantPool, Edit, Effect
+from rewriter.engine.match import Match, flat
+from rewriter.engine.run import Failure, Raw, Run
+from rewriter.engine.script_edit import edit_of
+from rewriter.engine.table import Table
+from rewriter.errors import Decline, NoMatch, RewriterError, RuleError
+from rewriter.report import Declined, Report, Rewrite
+from rewriter.rule import Rule
+
+SPARE_GENERATIONS = 64
+
+
+def run_stage(
+    table: Table, rules: Sequence[Rule], model: Any, report: Report, analyses: dict[Any, Any], limit: int | None
+) -> None:
+    """Apply the rules of one stage to the table until nothing changes, or `limit` rewrites are done."""
+    _Driver(Run(table, rules, model, analyses), report, limit).drive()
+
+
+class _Driver:
+    def __init__(self, run: Run, report: Report, limit: int | None) -> None:
+        self.run = run
+        self.table = run.table
+        self.report = report
+        self.limit = limit
+        self.pool = ConstantPool()
+        self.heap: list[tuple[int, int, int, int, int, Raw, int]] = []
+        self.waiting: set[Raw] = set()
+        self.pushed = 0
+        self.edits = 0
+        self.declined: dict[Raw, Declined | None] = {}  # None: no match, silently
+        self.declined_at: dict[Raw, tuple[int, int]] = {}  # its core node, and the node's place for the report
+        self.watchers: dict[tuple[str, int], set[Raw]] = {}
+        self.generation: dict[int, int] = {}
+        self.lineage: dict[int, tuple[str, ...]] = {}
+        self.measured: dict[tuple[int, int], int] = {}
+        self.most_generations = SPARE_GENERATIONS + len(self.table.op)
+        self.rewritten: set[int] = set()
+
+    def drive(self) -> None:
+        self.push(self.run.sweep())
+        while True:
+            while self.heap:
+                if self.limit is not None and len(self.report.rewrites) >= self.limit:
+                    self.report.stop_reason = "limit"
+                    return
+                self.step()
+            found, failures = self.run.sweep_with_failures()
+            self.report.sweeps += 1
+            fresh = [raw for raw in found if raw not in self.declined]
+            if not fresh:
+                break
+            self.push(fresh)
+        self.report.stop_reason = "saturated"
+        self.report_declined(failures)
+
+    # -- the queue ----------------------------------------------------------------------------------------------------
+
+    def push(self, found: list[Raw]) -> None:
+        table = self.table
+        for raw in found:
+            if raw in self.declined or raw in self.waiting:
+                continue
+            leaf = self.run.leaf(raw)
+            root = leaf.root_of(leaf.decode_nodes(raw[1]))
+            self.pushed += 1
+            self.waiting.add(raw)
+            heapq.heappush(
+                self.heap, (-leaf.benefit, table.rank[root], leaf.rule_index, leaf.index, self.pushed, raw, self.edits)
+            )
+
+    def step(self) -> None:
+        *_, raw, at = heapq.heappop(self.heap)
+        self.waiting.discard(raw)
+        if raw in self.declined:
+            return
+        if at != self.edits and raw not in self.run.ask((self.run.anchor(raw),)):
+            return
+        leaf = self.run.leaf(raw)
+        rule = self.run.rules[leaf.rule_index]
+        match = self.run.match(raw)
+        problem = self.run.in_window(leaf, match.root.id)
+        if problem is not None:
+            self.report.skipped.setdefault(rule.name, problem)
+            self.declined[raw] = None
+            return
+        try:
+            edit = self.edit(rule, match)
+            placement = edit.check()
+        except Decline as decline:
+            self.remember(raw, match, Declined(rule.name, self.core_name(raw, match), decline.reason))
+            return
+        except NoMatch:
+            self.remember(raw, match, None)
+            return
+        self.check_progress(rule, match)
+        effect = edit.apply(placement, self.pool)
+        self.account(rule, match, effect, raw)
+
+    def edit(self, rule: Rule, match: Match) -> Edit:
+        try:
+            returned = rule.call(match)
+        except (Decline, NoMatch, RewriterError):
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            last = frames[-1]
+            raise RuleError(
+                f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its callback raised "
+                f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+            ) from error
+        if returned is not None and not isinstance(returned, dict):
+            raise RuleError(
+                f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its callback returned "
+                f"{type(returned).__name__}; a dict of the target's parameters (or None) was expected"
+            )
+        edit = match.edit if rule.definition.target is None else edit_of(match, returned)
+        if edit.is_empty or self.is_idle(edit):
+            raise RuleError(
+                f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: it claims a change without making one; "
+                "raise NoMatch where there is nothing to do"
+            )
+        return edit
+
+    def is_idle(self, edit: Edit) -> bool:
+        """Whether an edit would only take away nodes that are still needed, or write what is there already."""
+        table = self.table
+        if edit.nodes or edit.replacements or edit.inlined:
+            return False
+        if any(isinstance(v, int) is False or _input(table, n, k) != v for n, k, v in edit.inputs):
+            return False
+        if any(table.attributes(n).get(name) != value for n, name, value in edit.attributes):
+            return False
+        return all(any(table.uses[v] or table.output_count[v] for v in table.outputs[n]) for n in edit.removals)
+
+    # -- after an edit ------------------------------------------------------------------------------------------------
+
+    def account(self, rule: Rule, match: Match, effect: Effect, raw: Raw) -> None:
+        table = self.table
+        self.edits += 1
+        self.rewritten.add(self.core(raw, match))
+        self.rewritten.update(effect.changed)
+        self.report.rewrites.append(
+            Rewrite(
+                rule.name,
+                self._name_of_match,
+                tuple(table.label(n) for n in effect.added if table.op[n]),
+                tuple(table.label(n) for n in effect.changed if table.op[n]),
+                tuple(effect.removed),
+                dict(match.notes),
+            )
+        )
+        for node in (*effect.added, *effect.changed):
+            self.generation[node] = self._generation
+            self.lineage[node] = self._lineage
+            if self._measure is not None:
+                self.measured[(id(rule.definition), node)] = self._measure
+        nodes, values, produced = table.touched_nodes, table.touched_values, table.touched_producers
+        anchors = self.run.reach.anchors(table, nodes, values, produced)
+        for key in (*(("n", n) for n in nodes), *(("v", v) for v in (*values, *produced))):
+            for watcher in self.watchers.pop(key, ()):
+                if self.declined.pop(watcher, self) is not self:
+                    anchor = self.run.anchor(watcher)
+                    if table.op[anchor]:
+                        anchors.add(anchor)
+        table.touched_nodes, table.touched_values, table.touched_producers = set(), set(), set()
+        self.push(self.run.ask(sorted(anchors)))
+
+    def check_progress(self, rule: Rule, match: Match) -> None:
+        """Stop what could go on for ever, before the edit. Raises RuleError."""
+        matched = [n for captured in match._nodes.values() for n in flat(captured)]
+        self._name_of_match = match.root.name
+        script = match._leaf.script
+        measure = rule.definition.measure
+        self._measure: int | None = None
+        generation = max((self.generation.get(n, 0) for n in matched), default=0)
+        parent = max(matched, key=lambda n: self.generation.get(n, 0))
+        self._lineage = (*self.lineage.get(parent, ())[-15:], rule.name)
+        if measure is not None:
+            self._measure = measure(match)
+            for node in matched:
+                before = self.measured.get((id(rule.definition), node))
+                if before is not None and self._measure >= before:
+                    raise RuleError(
+                        f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its measure must fall, "
+                        f"but went from {before} to {self._measure}"
+                    )
+        elif script is None or not script.shrinks:
+            generation += 1
+        if generation > self.most_generations:
+            names = ", ".join(map(repr, dict.fromkeys(self._lineage)))
+            raise RuleError(
+                f"rules chase each other without end at node {match.root.name!r}: {names}; "
+                "give one of them a measure that falls, or a condition that its own result does not meet"
+            )
+        self._generation = generation
+
+    # -- declines -----------------------------------------------------------------------------------------------------
+
+    def remember(self, raw: Raw, match: Match, declined: Declined | None) -> None:
+        """Keep a decline until something that it looked at changes."""
+        self.declined[raw] = declined
+        self.declined_at[raw] = (self.core(raw, match), self.table.rank[match.root.id])
+        for captured in match._nodes.values():
+            for node in flat(captured):
+                self.watchers.setdefault(("n", node), set()).add(raw)
+        for bound in match._values.values():
+            for value in bound if isinstance(bound, list) else (bound,):
+                self.watchers.setdefault(("v", value), set()).add(raw)
+        for value in match.read_values:
+            self.watchers.setdefault(("v", value), set()).add(raw)
+
+    def core(self, raw: Raw, match: Match) -> int:
+        """The node that a match is about: its core, else its root."""
+        core = self.run.leaf(raw).variant.core
+        if core is not None and core.node is not None:
+            return flat(match._nodes[id(core.node)])[0]
+        return match.root.id
+
+    def core_name(self, raw: Raw, match: Match) -> str:
+        return self.table.label(self.core(raw, match))
+
+    def report_declined(self, failures: list[Failure]) -> None:
+        """One reason per node: what a callback said, else the question that failed furthest along."""
+        table, program = self.table, self.run.program
+        said: dict[int, tuple[int, Declined]] = {}
+        for raw, declined in self.declined.items():
+            if declined is None:
+                continue
+            core, _ = self.declined_at[raw]
+            if table.op[core] and core not in said and core not in self.rewritten:
+                said[core] = (table.rank[core], declined)
+        best: dict[int, tuple[int, Declined]] = {}
+        for decline, core, seen in failures:
+            if core in said or core in self.rewritten:
+                continue
+            info = program.declines[decline]
+            for number in info.variants:
+                leaf = program.leaves[number]
+                if self.run.in_window(leaf, core) is not None:
+                    continue
+                progress = next(k for k, (step, _) in enumerate(leaf.lowered.steps) if step == info.question)
+                progress -= len(leaf.lowered.steps)  # how many questions were left
+                if core in best and best[core][0] >= progress:
+                    continue
+                labels = leaf.lowered.labels
+                words = sentence(info.question, lambda p, labels=labels: labels.get(p, "a value"), table, seen)  # type: ignore[misc]
+                best[core] = (progress, Declined(self.run.rules[leaf.rule_index].name, table.label(core), words))
+        everything = [(place, d) for place, d in said.values()]
+        everything += [(table.rank[core], d) for core, (_, d) in best.items()]
+        self.report.declined.extend(d for _, d in sorted(everything, key=lambda item: item[0]))
+
+
+def _input(table: Table, node: int, slot: int) -> int:
+    inputs = table.inputs[node]
+    return inputs[slot] if slot < len(inputs) else 0

@@ -1,0 +1,362 @@
+"""Edit: a change to the table, built whole, checked, then applied. Inside a rewrite there is nothing to undo.
+
+Target scripts compile to this interface (`engine.script_edit`), and rules without a target use it through `m.edit`.
+Building an edit touches nothing: new values are promises (`New`). `check` looks at names of ops, inputs and attributes
+against the schema at the model's opset, at the types of what is replaced, and at the order of nodes: an edit that would
+close a cycle is refused. `apply` performs it by the table's primitives and takes away what it left without use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rewriter import schemas
+from rewriter.engine import constants
+from rewriter.engine.inline import inline_body
+from rewriter.engine.order import Placement, place_edit
+from rewriter.engine.table import NewNode, Scope, Table
+from rewriter.engine.types import type_of
+from rewriter.engine.views import Node, Value
+from rewriter.errors import Decline, RuleError
+
+if TYPE_CHECKING:
+    from rewriter.rule import Rule
+
+
+@dataclass(eq=False)
+class New:
+    """A value that the edit will make: the output of a new node, or a new constant."""
+
+    wish: str
+    id: int = 0
+    node: PlannedNode | None = None
+
+
+Operand = int | New  # a value of the table (0: absent), or one that the edit makes
+PublicOperand = Value | New | np.ndarray | ir.TensorProtocol | int | float | None
+
+
+@dataclass(eq=False)
+class PlannedNode:
+    op: str
+    inputs: list[Operand]
+    outputs: list[New]
+    attributes: dict[str, Any]
+    name: str
+
+
+@dataclass
+class Effect:
+    """What an applied edit did, for the report and the worklist."""
+
+    added: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    initializers: list[int] = field(default_factory=list)
+
+
+class Edit:
+    """A change around one node, in its scope."""
+
+    def __init__(self, table: Table, root: int, rule: Rule) -> None:
+        self.table = table
+        self.root = root
+        self.rule = rule
+        self.scope: Scope = table.scope(root)
+        self.nodes: list[PlannedNode] = []
+        self.constants: list[tuple[New, ir.TensorProtocol]] = []
+        self.inputs: list[tuple[int, int, Operand]] = []
+        self.attributes: list[tuple[int, str, Any]] = []
+        self.replacements: list[tuple[int, Operand]] = []
+        self.removals: list[int] = []
+        self.inlined: list[tuple[int, str]] = []
+        self.labels: dict[int, str] = {}
+
+    # -- building: the public interface ---------------------------------------------------------------------------------
+
+    def constant(self, array: np.ndarray | ir.TensorProtocol | int | float, name: str = "constant") -> New:
+        """A new constant: an initializer, or a Constant node in a function body."""
+        tensor = array if isinstance(array, ir.TensorProtocol) else ir.tensor(np.asarray(array))
+        made = New(name)
+        self.constants.append((made, tensor))
+        return made
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[PublicOperand],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+        name: str | None = None,
+    ) -> New:
+        """A new node; returns its first output (`.node.outputs` has all of them)."""
+        key = schemas.op_key(domain, op_type)
+        return self.plan(key, [self.operand(v) for v in inputs], dict(attributes or {}), outputs, name).outputs[0]
+
+    def set_input(self, node: Node, slot: int, value: PublicOperand) -> None:
+        """Rewire one input of a node."""
+        self.inputs.append((node.id, slot, self.operand(value)))
+
+    def set_attribute(self, node: Node, name: str, value: Any) -> None:
+        """Write an attribute, or take it away (None)."""
+        self.attributes.append((node.id, name, value))
+
+    def replace(self, value: Value, by: PublicOperand) -> None:
+        """Let everything that reads `value` read `by`; a graph output keeps its name."""
+        self.replacements.append((value.id, self.operand(by)))
+
+    def remove(self, node: Node) -> None:
+        """Take a node away, once nothing uses it any more."""
+        self.removals.append(node.id)
+
+    def inline(self, node: Node, attribute: str) -> None:
+        """Move a body of the node (`"then_branch"` of an If) into the node's own scope, its outputs in place of the node's."""
+        self.inlined.append((node.id, attribute))
+
+    def operand(self, value: PublicOperand) -> Operand:
+        if value is None:
+            return 0
+        if isinstance(value, Value):
+            return value.id
+        if isinstance(value, New):
+            return value
+        return self.constant(value)
+
+    def plan(
+        self, op: str, inputs: list[Operand], attributes: dict[str, Any], outputs: int | list[str], name: str | None
+    ) -> PlannedNode:
+        wish = name or f"{self.table.label(self.root)}_{schemas.split_key(op)[1]}"
+        wishes = [wish if k == 0 else f"{wish}_{k}" for k in range(outputs)] if isinstance(outputs, int) else outputs
+        node = PlannedNode(op, inputs, [New(w) for w in wishes], attributes, wish)
+        for made in node.outputs:
+            made.node = node
+        self.nodes.append(node)
+        return node
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.nodes or self.inputs or self.attributes or self.replacements or self.removals or self.inlined)
+
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    def error(self, message: str) -> RuleError:
+        return RuleError(
+            f"rule {self.rule.name!r} ({self.rule.place}), at node {self.table.label(self.root)!r}: {message}"
+        )
+
+    def check(self) -> Placement:
+        """Refuse what would break the model. Raises RuleError for a wrong edit, Decline for one that cannot be placed."""
+        table = self.table
+        imports = self.scope.opsets
+        for planned in self.nodes:
+            domain, op_type = schemas.split_key(planned.op)
+            version = imports.get(domain, 1)
+            info = schemas.op_info(planned.op, version)
+            if info is None:
+                if domain in ("", "ai.onnx.ml"):
+                    raise Decline(f"the target's {op_type} does not exist at opset {version} of this model")
+                continue
+            self.check_inputs(info, [bool(v) for v in planned.inputs], op_type, version)
+            for name in planned.attributes:
+                if name not in info.attribute_types:
+                    raise Decline(f"the target's {op_type} has no attribute {name!r} at opset {version} of this model")
+        rewired: dict[int, list[Operand]] = {}
+        for node, slot, value in self.inputs:
+            if table.scope_of[node] != self.scope.id:
+                raise Decline(f"node {table.label(node)!r} lies in another scope; nodes are changed in one scope only")
+            inputs = rewired.setdefault(node, list(table.inputs[node]))
+            inputs.extend([0] * (slot + 1 - len(inputs)))
+            inputs[slot] = value
+        for node, inputs in rewired.items():
+            version = table.version(node)
+            info = schemas.op_info(table.op[node], version)
+            if info is not None:
+                while inputs and not inputs[-1]:
+                    inputs.pop()
+                self.check_inputs(info, [bool(v) for v in inputs], table.op[node], version)
+        for node, name, value in self.attributes:
+            info = schemas.op_info(table.op[node], table.version(node))
+            if info is not None and value is not None and name not in info.attribute_types:
+                raise Decline(f"{table.op[node]} has no attribute {name!r} at opset {table.version(node)} of this model")
+        for old, new in self.replacements:
+            self.check_replacement(old, new)
+        return place_edit(self)
+
+    def check_inputs(self, info: schemas.OpInfo, present: list[bool], op_type: str, version: int) -> None:
+        if len(present) > info.max_inputs and not info.variadic:
+            raise Decline(f"{op_type} takes at most {info.max_inputs} inputs at opset {version} of this model")
+        for slot, required in enumerate(info.required):
+            if required and not (slot < len(present) and present[slot]):
+                raise self.error(f"{op_type} would lose its required input {slot} ({info.input_names[slot]!r})")
+
+    def check_replacement(self, old: int, new: Operand) -> None:
+        if not new:
+            raise self.error(f"the returned value {self.table.name[old]!r} may not be absent")
+        if isinstance(new, int):
+            was, becomes = type_of(self.table, old), type_of(self.table, new)
+            if was.dtype is not None and becomes.dtype is not None and was.dtype != becomes.dtype:
+                raise Decline(
+                    f"{self.table.name[old]!r} is {was.dtype.name.lower()}, what would replace it {becomes.dtype.name.lower()}"
+                )
+
+    # -- applying -----------------------------------------------------------------------------------------------------
+
+    def apply(self, placement: Placement, share: ConstantPool) -> Effect:
+        """Perform the edit. Nothing here can fail for a reason that `check` could have seen."""
+        table, scope = self.table, self.scope
+        effect = Effect()
+        orphans: list[int] = []
+        self.labels = {node: table.label(node) for node in self.removals}
+        placement.make_room(table, scope)
+        before = placement.before
+        for made, tensor in self.constants:
+            if scope.kind == "function" or any(s.kind == "function" for s in enclosing(scope)):
+                made.id = table.add_value(table.fresh_name(made.wish), scope.id)
+                handle = NewNode(table.fresh_node_name(made.wish), {"value": tensor})
+                effect.added.append(table.add_node("Constant", [], [made.id], handle, scope, before))
+            else:
+                made.id, is_new = share.constant(table, scope, tensor, made.wish)
+                if is_new:
+                    effect.initializers.append(made.id)
+        taken = self.take_over()
+        renamed = {old: self.release(old) for old in taken.values()}  # what a new node reads of an old value it takes over
+
+        def resolved(value: Operand) -> int:
+            return value.id if isinstance(value, New) else renamed.get(value, value)
+
+        for planned in self.nodes:
+            outputs: list[int] = []
+            for made in planned.outputs:
+                old = taken.get(id(made), 0)
+                if old:
+                    made.id = old
+                else:
+                    made.id = table.add_value(table.fresh_name(made.wish), scope.id)
+                outputs.append(made.id)
+            handle = NewNode(table.fresh_node_name(planned.name), planned.attributes)
+            inputs = [resolved(v) for v in planned.inputs]
+            while inputs and not inputs[-1]:
+                inputs.pop()
+            effect.added.append(table.add_node(planned.op, inputs, outputs, handle, scope, before))
+        for node, attribute in self.inlined:
+            inline_body(table, node, attribute, effect)
+        for node, slot, value in self.inputs:
+            if slot < len(table.inputs[node]):
+                orphans.append(table.inputs[node][slot])
+            table.set_input(node, slot, resolved(value))
+            effect.changed.append(node)
+        for node, name, value in self.attributes:
+            table.set_attribute(node, name, value)
+            effect.changed.append(node)
+        for old, new in self.replacements:
+            if not (isinstance(new, New) and taken.get(id(new)) == old):
+                self.substitute(old, resolved(new), before, effect)
+        self.clean(orphans, effect)
+        effect.changed = list(dict.fromkeys(effect.changed))
+        return effect
+
+    def take_over(self) -> dict[int, int]:
+        """New outputs that become an old value, name and uses and all: id of New -> value."""
+        taken: dict[int, int] = {}
+        for old, new in self.replacements:
+            if isinstance(new, New) and new.node is not None and id(new) not in taken:
+                taken[id(new)] = old
+        return taken
+
+    def release(self, value: int) -> int:
+        """Let go of a value: its producer, if it stays, writes a fresh one instead, which is returned."""
+        table = self.table
+        producer = table.producer[value]
+        if not producer:
+            return value
+        fresh = table.add_value(table.fresh_name(table.name[value] + "_old"), self.scope.id)
+        table.set_output(producer, table.outputs[producer].index(value), fresh)
+        return fresh
+
+    def substitute(self, old: int, new: int, before: int, effect: Effect) -> None:
+        table = self.table
+        if table.output_count[old]:
+            source = table.producer[new]
+            own = source and table.scope_of[source] == table.value_scope[old] and not table.output_count[new]
+            if own:
+                old_producer = table.producer[old]
+                self.release(old)
+                table.set_output(source, table.outputs[source].index(new), old)
+                effect.changed.append(source)
+                if old_producer:
+                    self.removals.append(old_producer)
+                old, new = new, old
+            else:
+                self.release(old)
+                handle = NewNode(table.fresh_node_name(table.name[old] + "_identity"), {})
+                effect.added.append(table.add_node("Identity", [new], [old], handle, self.scope, before))
+        for node in dict.fromkeys(list(table.uses[old])):
+            if node in effect.added and table.op[node] == "Identity" and table.outputs[node] == [old]:
+                continue
+            for slot, value in enumerate(list(table.inputs[node])):
+                if value == old:
+                    table.set_input(node, slot, new)
+                    effect.changed.append(node)
+
+    def clean(self, orphans: list[int], effect: Effect) -> None:
+        """Take away the matched nodes and the constants that nothing uses any more."""
+        table = self.table
+        candidates = list(self.removals)
+        while True:
+            gone = [n for n in candidates if table.op[n] and self.is_unused(n)]
+            if not gone:
+                break
+            for node in gone:
+                orphans.extend(table.inputs[node])
+                effect.removed.append(self.labels.get(node) or table.label(node))
+                table.remove_node(node)
+        stack = list(dict.fromkeys(orphans))
+        while stack:
+            value = stack.pop()
+            if not value or table.uses[value] or table.output_count[value]:
+                continue
+            node = table.producer[value]
+            if not node:
+                if value in table.initializer and value not in table.overridable and not table.access.is_annotated(table.name[value]):
+                    table.drop_initializer(value)
+            elif node not in effect.added and self.is_unused(node) and constants.is_constant(table, value):
+                stack.extend(table.inputs[node])
+                effect.removed.append(table.label(node))
+                table.remove_node(node)
+
+    def is_unused(self, node: int) -> bool:
+        table = self.table
+        return not any(table.uses[v] or table.output_count[v] for v in table.outputs[node] if v)
+
+
+class ConstantPool:
+    """Constants that the run made: equal ones of one scope and wish are one initializer."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], list[int]] = {}
+
+    def constant(self, table: Table, scope: Scope, tensor: ir.TensorProtocol, wish: str) -> tuple[int, bool]:
+        """The value that holds this tensor, and whether it is new."""
+        array = tensor.numpy()
+        key = (scope.id, wish, tensor.dtype, array.shape, array.reshape(-1)[:16].tobytes())
+        for value in self._made.setdefault(key, []):
+            if value in table.initializer and table.initializer[value].numpy().tobytes() == array.tobytes():
+                return value, False
+        made = table.add_initializer(table.fresh_name(wish), tensor, scope)
+        self._made[key].append(made)
+        return made, True
+
+
+def enclosing(scope: Scope) -> list[Scope]:
+    found: list[Scope] = []
+    while scope.parent is not None:
+        scope = scope.parent
+        found.append(scope)
+    return found

@@ -1,0 +1,1 @@
+"""Sources and sinks of the table: ModelProto, onnx_ir.Model, and files."""

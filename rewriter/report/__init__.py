@@ -1,0 +1,53 @@
+"""What a run did and did not do, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rewrite: which rule, at which node, what became of the nodes, and what the callback noted."""
+
+    rule: str
+    node: str
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    notes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A place that a rule's core fits but that was left alone, and why."""
+
+    rule: str
+    node: str
+    reason: str
+
+
+@dataclass
+class Report:
+    """The account of a run."""
+
+    rewrites: list[Rewrite] = field(default_factory=list)
+    declined: list[Declined] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # rules that this model's opset rules out, and why
+    stop_reason: str = ""
+    sweeps: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each rule was applied."""
+        found: dict[str, int] = {}
+        for one in self.rewrites:
+            found[one.rule] = found.get(one.rule, 0) + 1
+        return found
+
+    def declined_by_reason(self) -> dict[str, list[str]]:
+        """Reason -> the nodes that it holds for, in the order of the model."""
+        found: dict[str, list[str]] = {}
+        for one in self.declined:
+            found.setdefault(one.reason, []).append(one.node)
+        return found
