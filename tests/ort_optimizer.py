@@ -72,8 +72,7 @@ def optimize_with_only(model: onnx.ModelProto, *keep: str) -> onnx.ModelProto:
 
 
 def weight_bias_quantization(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model as ONNX Runtime saves it after WeightBiasQuantization and the folding of the constants that
-    it makes.
+    """The model as ONNX Runtime saves it after WeightBiasQuantization and the folding of what it makes.
 
     Without folding, the bias would stay a Mul, Div, Round and Cast, and the weight a QuantizeLinear.
     """

@@ -89,14 +89,10 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
             for name, value in node.attributes.items()
             if isinstance(value, AttributeParameter) or name not in source.attributes or source.attributes[name] != value
         }
-        attributes = {
-            name: value
-            for name, value in attributes.items()
-            if not (isinstance(value, AttributeParameter) and is_same_parameter(value, source.attributes.get(name)))
-        }
+        differing = [n for n, v in attributes.items() if not is_same_parameter(v, source.attributes.get(n))]
         kept = Kept(node, source, inputs, overridable, attributes)
         upstream = any(v is not None and v.node is not None and id(v.node) in changed for v in node.inputs)
-        if inputs or attributes or upstream:
+        if inputs or differing or upstream:
             changed.add(id(node))
         script.kept.append(kept)
     script.returned = list(zip(variant.outputs, target.outputs, strict=True))
@@ -114,8 +110,9 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
     return script
 
 
-def is_same_parameter(value: AttributeParameter, old: AttributeValue | AttributeParameter | None) -> bool:
-    return isinstance(old, AttributeParameter) and old.name == value.name
+def is_same_parameter(value: object, old: AttributeValue | AttributeParameter | None) -> bool:
+    """Whether both sides bind one attribute parameter: it is written only if the callback returns another value."""
+    return isinstance(value, AttributeParameter) and isinstance(old, AttributeParameter) and old.name == value.name
 
 
 def equal_literals(a: np.ndarray, b: np.ndarray) -> bool:

@@ -68,6 +68,8 @@ class Match:
             return Value(self._table, bound) if bound else None
         if name in self._leaf.node_names:
             return self.node(name)
+        if any(name in one.parameters for one in self.rule.definition.sources):
+            return None  # another source of the rule has it
         known = [*graph.parameters, *graph.attribute_parameters, *self._leaf.node_names]
         raise KeyError(f"the source {graph.name!r} has no {name!r}; it has {', '.join(known)}")
 
@@ -123,6 +125,16 @@ class Match:
         """The value that the source calls `name`, where that is a node's output."""
         slot = self._leaf.value_slots[name]
         return Value(self._table, self._table.outputs[self.node(name).id][slot])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that this form of the source has: its parameters and what it assigns."""
+        graph = self._leaf.variant.graph
+        return frozenset((*graph.parameters, *graph.attribute_parameters, *self._leaf.node_names))
+
+    def is_local(self, value: Value) -> bool:
+        """Whether a value belongs to the graph that the match's root lies in, not to an outer one."""
+        return self._table.value_scope[value.id] == self._table.scope_of[self.root.id]
 
     @property
     def opset(self) -> int:

@@ -144,6 +144,9 @@ class _ScriptEdit:
     def wish(self, name: str) -> str:
         """The name to ask for: from the source name that `name` extends, else from the root's output."""
         values = self.match._values
+        own = values.get(name)
+        if isinstance(own, int) and own:
+            return self.table.name[own]
         for known in sorted(values, key=len, reverse=True):
             held = values[known]
             if name.startswith(known + "_") and isinstance(held, int) and held:

@@ -1,25 +1,23 @@
-"""ModelProto as a source: one pass over the protobuf message fills the table.
+"""ModelProto as a source: how the protobuf messages are shown to the reader, and read behind the table's handles.
 
-Nothing is converted and nothing is copied: a node's handle is its NodeProto, an initializer's its TensorProto. The
-pass resolves names scope by scope, outer before inner, and so finds what is wrong with a graph (dangling or doubled
-names, cycles) as a by-product, each a `ModelError` that names graph, node and tensor.
+Nothing is converted and nothing is copied: a node's handle is its NodeProto, an initializer's its TensorProto.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from rewriter.engine.table import GAP, Scope, Shape, Table, ValueType, check_order
+from rewriter.engine.table import Scope, Shape, Table, ValueType
 from rewriter.errors import ModelError
-from rewriter.schemas import op_key
+from rewriter.models.reader import fill_table
 
-WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+TENSOR = AttributeProto.TENSOR
 
 
 class AttributeReference:
@@ -79,7 +77,10 @@ class ProtoAccess:
         self._annotated: set[str] | None = None
 
     def attributes(self, handle: NodeProto) -> dict[str, Any]:
-        return {a.name: attribute_value(a) for a in handle.attribute}
+        return {
+            a.name: self.tensor(a.t) if a.type == TENSOR and not a.ref_attr_name else attribute_value(a)
+            for a in handle.attribute
+        }
 
     def node_name(self, handle: NodeProto) -> str:
         return handle.name
@@ -161,10 +162,10 @@ def nodes_names(nodes: Any, names: set[str]) -> None:
         names.update(node.output)
 
 
-def graphs_of(model: ModelProto) -> list[GraphProto]:
-    """The main graph and every body in it and in the functions."""
-    found = [model.graph]
-    holders: list[Any] = [model.graph, *model.functions]
+def graphs_of(model: ModelProto, more: Iterable[GraphProto] = ()) -> list[GraphProto]:
+    """The main graph (and these), and every body in it and in the functions."""
+    found = [model.graph, *more]
+    holders: list[Any] = [*found, *model.functions]
     while holders:
         for node in holders.pop().node:
             for attribute in node.attribute:
@@ -180,22 +181,11 @@ def read_proto(model: ModelProto, base: Path | None = None) -> Table:
         raise TypeError(f"expected an onnx.ModelProto, got {type(model).__name__}")
     if not model.HasField("graph"):
         raise ModelError("the model has no graph: the file is empty, or no ONNX model")
+    if model.ir_version >= 3 and not model.opset_import:
+        raise ModelError("the model states no opset (opset_import): truncated, or no ONNX model")
     table = Table(ProtoAccess(model, base), model.ir_version)
-    reader = _Reader(table)
-    opsets = opsets_of(model.opset_import)
-    reader.read_graph(model.graph, Scope(0, "graph", model.graph.name or "graph", None, 0, "", model.graph, opsets))
-    for function in model.functions:
-        scope = Scope(0, "function", function.name, None, 0, "", function, opsets_of(function.opset_import))
-        reader.read_function(function, scope)
-    reader.read_bodies()
-    table.rank = list(range(0, len(table.op) * GAP, GAP))
-    table.next = [0] * len(table.op)
-    table.previous = [0] * len(table.op)
-    for scope in table.scopes:
-        table.link(scope)
-    for scope_id in sorted(reader.unsorted):
-        check_order(table, table.scopes[scope_id])
-    table.index_ops()
+    main = (model.graph, model.graph.name, opsets_of(model.opset_import))
+    fill_table(table, ProtoView(), main, [(f, f.name, opsets_of(f.opset_import)) for f in model.functions])
     return table
 
 
@@ -203,151 +193,30 @@ def opsets_of(imports: Any) -> dict[str, int]:
     return {("" if i.domain == "ai.onnx" else i.domain): i.version for i in imports}
 
 
-class _Reader:
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.bodies: list[tuple[int, Scope, str, GraphProto]] = []
-        self.unsorted: set[int] = set()
+class ProtoView:
+    """Graphs and functions as protobuf messages, for the reader."""
 
-    def read_graph(self, graph: GraphProto, scope: Scope) -> None:
-        table = self.table
-        self.enter(scope)
-        for info in graph.input:
-            table.is_input.add(self.define(info.name, scope, "graph input"))
-        may_override = table.ir_version >= 4
-        for tensor in graph.initializer:
-            name = tensor.name
-            value = scope.values.get(name)
-            if value is None:
-                value = self.define(name, scope, "initializer")
-            elif value in table.is_input and value not in table.initializer:
-                if may_override:
-                    table.overridable.add(value)
-                else:
-                    table.is_input.discard(value)
-            else:
-                raise ModelError(f"graph {scope.name!r}: two initializers are called {name!r}")
-            table.initializer[value] = tensor
-        for sparse in graph.sparse_initializer:
-            if sparse.values.name not in scope.values:
-                self.define(sparse.values.name, scope, "sparse initializer")
-        pending = self.read_nodes(graph.node, scope)
-        self.finish(scope, pending, [info.name for info in graph.output])
+    def inputs(self, graph: GraphProto | FunctionProto) -> Iterable[str]:
+        return graph.input if isinstance(graph, FunctionProto) else [info.name for info in graph.input]
 
-    def read_function(self, function: onnx.FunctionProto, scope: Scope) -> None:
-        self.enter(scope)
-        for name in function.input:
-            self.table.is_input.add(self.define(name, scope, "function input"))
-        pending = self.read_nodes(function.node, scope)
-        self.finish(scope, pending, list(function.output))
+    def outputs(self, graph: GraphProto | FunctionProto) -> Iterable[str]:
+        return graph.output if isinstance(graph, FunctionProto) else [info.name for info in graph.output]
 
-    def read_bodies(self) -> None:
-        done = 0
-        while done < len(self.bodies):
-            owner, parent, attribute, graph = self.bodies[done]
-            done += 1
-            self.read_graph(graph, Scope(0, "body", graph.name, parent, owner, attribute, graph, parent.opsets))
+    def initializers(self, graph: GraphProto) -> Iterable[tuple[str, TensorProto]]:
+        return [(tensor.name, tensor) for tensor in graph.initializer]
 
-    def enter(self, scope: Scope) -> None:
-        scope.id = len(self.table.scopes)
-        self.table.add_scope(scope)
+    def sparse_initializers(self, graph: GraphProto) -> Iterable[str]:
+        return [sparse.values.name for sparse in graph.sparse_initializer]
 
-    def define(self, name: str, scope: Scope, what: str) -> int:
-        if name in scope.values:
-            raise ModelError(f"graph {scope.name!r}: the name {name!r} of a {what} is defined twice")
-        value = self.table.add_value(name, scope.id)
-        scope.values[name] = value
-        return value
+    def nodes(
+        self, graph: GraphProto | FunctionProto
+    ) -> Iterator[tuple[NodeProto, str, str, Sequence[str], Sequence[str]]]:
+        for node in graph.node:
+            yield node, node.op_type, node.domain, node.input, node.output
 
-    def read_nodes(self, nodes: Any, scope: Scope) -> dict[str, int]:
-        """The hot loop: about 3 us a node. Returns the names used before they were defined."""
-        table = self.table
-        values, parent, scope_id = scope.values, scope.parent, scope.id
-        ops, inputs, outputs, scope_of, handles = table.op, table.inputs, table.outputs, table.scope_of, table.handle
-        producer, uses, members = table.producer, table.uses, scope.nodes
-        pending: dict[str, int] = {}
-        add_value = table.add_value
-        for node in nodes:
-            number = len(ops)
-            domain, op_type = node.domain, node.op_type
-            ops.append(op_key(domain, op_type) if domain else op_type)
-            read: list[int] = []
-            for name in node.input:
-                value = values.get(name, 0)
-                if not value and name:
-                    value = self.lookup(name, parent) or self.promise(name, scope, pending)
-                read.append(value)
-                if value:
-                    uses[value].append(number)
-            while read and not read[-1]:
-                read.pop()
-            written: list[int] = []
-            for name in node.output:
-                if not name:
-                    written.append(0)
-                    continue
-                if name in values:
-                    value = pending.pop(name, 0)
-                    if not value:
-                        raise ModelError(
-                            f"graph {scope.name!r}: node {node.name or op_type!r} writes {name!r}, which is defined already"
-                        )
-                    self.unsorted.add(scope_id)
-                else:
-                    value = add_value(name, scope_id)
-                    values[name] = value
-                producer[value] = number
-                written.append(value)
-            inputs.append(read)
-            outputs.append(written)
-            scope_of.append(scope_id)
-            handles.append(node)
-            members.append(number)
-            if op_type in WITH_BODIES or domain:
-                for attribute in node.attribute:
-                    if attribute.type == AttributeProto.GRAPH:
-                        self.bodies.append((number, scope, attribute.name, attribute.g))
-                    for position, graph in enumerate(attribute.graphs):
-                        self.bodies.append((number, scope, f"{attribute.name}[{position}]", graph))
-        return pending
-
-    def lookup(self, name: str, scope: Scope | None) -> int:
-        while scope is not None:
-            value = scope.values.get(name)
-            if value:
-                return value
-            scope = scope.parent
-        return 0
-
-    def promise(self, name: str, scope: Scope, pending: dict[str, int]) -> int:
-        value = self.define(name, scope, "value")
-        pending[name] = value
-        return value
-
-    def finish(self, scope: Scope, pending: dict[str, int], output_names: list[str]) -> None:
-        table = self.table
-        for name, value in pending.items():
-            user = table.uses[value][0]
-            raise ModelError(
-                f"graph {scope.name!r}: node {table.label(user)!r} ({table.op[user]}) reads {name!r}, which nothing produces"
-            )
-        for name in output_names:
-            value = scope.values.get(name) or self.lookup(name, scope.parent)
-            if not value:
-                raise ModelError(f"graph {scope.name!r}: its output {name!r} is produced by nothing")
-            table.output_count[value] += 1
-            scope.outputs.append(value)
-        if scope.parent is not None:
-            self.check_captures(scope)
-
-    def check_captures(self, scope: Scope) -> None:
-        """A body that reads a value produced after its owner: the enclosing scope is not in order."""
-        table = self.table
-        for node in scope.nodes:
-            for value in table.inputs[node]:
-                source = table.producer[value]
-                if source and table.scope_of[source] != scope.id:
-                    outer = table.scope(source)
-                    owner = table.owner_in(node, outer)
-                    if owner and owner <= source:
-                        self.unsorted.add(outer.id)
+    def bodies(self, node: NodeProto) -> Iterable[tuple[str, GraphProto]]:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield attribute.name, attribute.g
+            for position, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{position}]", graph

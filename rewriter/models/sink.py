@@ -29,6 +29,15 @@ def write_proto(table: Table, model: ModelProto, in_place: bool = False) -> Mode
     return out
 
 
+def is_alive(table: Table, scope: Scope) -> bool:
+    """Whether the scope is still part of the model: no node that owns it, near or far, was removed."""
+    while scope.owner:
+        if scope.owner in table.removed:
+            return False
+        scope = table.scope(scope.owner)
+    return True
+
+
 class _Sink:
     def __init__(self, table: Table, out: ModelProto) -> None:
         self.table = table
@@ -55,19 +64,12 @@ class _Sink:
                 graph = next(functions)
             elif scope.kind == "graph":
                 graph = self.out.graph
-            elif scope.id not in needed or not self.is_alive(scope):
+            elif scope.id not in needed or not is_alive(table, scope):
                 continue
             else:
                 graph = self.body(scope)
             if scope.id in needed:
                 self.write_scope(scope, graph, scope.id in dirty)
-
-    def is_alive(self, scope: Scope) -> bool:
-        while scope.owner:
-            if scope.owner in self.table.removed:
-                return False
-            scope = self.table.scope(scope.owner)
-        return True
 
     def body(self, scope: Scope) -> GraphProto:
         for attribute in self.protos[scope.owner].attribute:
@@ -212,6 +214,8 @@ def attribute_proto(key: str, version: int, name: str, value: Any) -> AttributeP
     """An attribute as protobuf: engine values by the schema, messages of a source as they are."""
     if isinstance(value, AttributeReference):
         raise ValueError(f"attribute {name!r} refers to an attribute of the function and cannot be written")
+    if isinstance(value, ir.Graph):
+        value = ir.serde.serialize_graph(value)
     if isinstance(value, GraphProto):
         return AttributeProto(name=name, type=AttributeProto.GRAPH, g=value)
     if isinstance(value, ir.TensorProtocol):

@@ -33,7 +33,7 @@ def open_source(model: Any) -> Source:
     if isinstance(model, (str, PathLike)):
         from rewriter.models.files import FileSource
 
-        return FileSource(Path(model))
+        return FileSource(model)
     raise TypeError(f"expected an onnx.ModelProto, an onnx_ir.Model or a path, got {type(model).__name__}")
 
 

@@ -1,5 +1,4 @@
-"""The arithmetic of weight and bias quantization, numpy only: arrays in, codes and scales and proved bounds
-out.
+"""The arithmetic of weight and bias quantization, numpy only: arrays in; codes, scales, proved bounds out.
 
 It knows no graph and no operator, so that it can be read, tested and used without them.
 """

@@ -89,13 +89,12 @@ def _to_float32(values: ArrayLike) -> NDArray[np.float32]:
 
 
 def bias_only_scale(b_absmax: ArrayLike, x_scale: ArrayLike) -> NDArray[np.float32]:
-    """The weight scale of a channel whose weights are all zero and whose bias is not: it serves the bias
-    alone.
+    """The weight scale of a channel whose weights are all zero and whose bias is not.
 
-    It puts the code of the bias near 2^22: DequantizeLinear converts such a code to float32 exactly and
-    rounds the product by a quarter of a step, so the bias comes back within 3/4 of a step, 2^-22 of its size;
-    and 2^31 leaves the accumulator room. Elementwise; within [2^-126, 2^120], so `raise_for_bias` has to
-    follow.
+    It serves the bias alone and puts its code near 2^22: DequantizeLinear converts such a code to float32
+    exactly and rounds the product by a quarter of a step, so the bias comes back within 3/4 of a step, 2^-22
+    of its size; and 2^31 leaves the accumulator room. Elementwise; within [2^-126, 2^120], so
+    `raise_for_bias` has to follow.
     """
     wanted = np.asarray(b_absmax, np.float64) / (_IDLE_CODE * np.float64(input_scale(x_scale)))
     return _to_float32(np.clip(wanted, SMALLEST_NORMAL, _LARGEST_IDLE))

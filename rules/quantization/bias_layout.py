@@ -47,9 +47,7 @@ def spread(w_scale: NDArray[np.float32], axis: int | None, repeat: int = 1) -> N
 
 
 def abs_max_per_scale(b: NDArray[Any], scale_shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """The largest |b| that meets each weight scale: shape of the scale, 0 where there is none. b as laid
-    out.
-    """
+    """The largest |b| (laid out) that meets each weight scale: shape of the scale; 0 where there is none."""
     magnitude = np.abs(np.asarray(b, np.float64))
     if scale_shape in ((), (1,)):
         return np.asarray(magnitude.max(initial=0.0)).reshape(scale_shape)

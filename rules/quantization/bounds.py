@@ -20,8 +20,7 @@ _UP = 1 + 2.0**-49
 
 
 def element_bound(w: NDArray[Any], q: QuantizedTensor) -> NDArray[np.float64]:
-    """Bounds |w - w'| elementwise by `s/2 + u (|w| + |q| s)`; shape of w. w: what was quantized (alpha folded
-    in).
+    """Bounds |w - w'| elementwise by `s/2 + u (|w| + |q| s)`; w: what was quantized (alpha folded in).
 
     The division is off by u |w / s|, rounding to an integer by 1/2, and clipping by nothing, because |w| <=
     127 s: so |w - q s| <= s/2 + u |w|. The product q * s is off by u |q| s; s and so the product are normal
@@ -77,8 +76,7 @@ def output_bound_any_input(
 
 
 def accumulator_depth(x_span: int, w_span: int, bits: int = 32) -> int:
-    """The largest K for which every sum of K products |x| <= x_span, |q| <= w_span stays in a signed
-    accumulator.
+    """The largest K for which K products |x| <= x_span, |q| <= w_span fit a signed accumulator.
 
     K * x_span * w_span <= 2^(bits-1) - 1. With 8-bit inputs (span 255) and codes in [-127, 127]: 66,311.
     """
@@ -86,8 +84,7 @@ def accumulator_depth(x_span: int, w_span: int, bits: int = 32) -> int:
 
 
 def accumulator_fits(codes: NDArray[Any], bias: ArrayLike, x_span: int, bits: int = 32) -> NDArray[np.bool_]:
-    """Whether `x_span * sum_k |q_k| + |bias|` stays in a signed accumulator, for each row of codes [C, K]:
-    [C].
+    """Whether `x_span * sum_k |q_k| + |bias|` fits a signed accumulator, per row of codes [C, K]: [C].
 
     The sum that some input attains up to the sign of each x; exact in int64. bias: int codes, shape [] or
     [C].

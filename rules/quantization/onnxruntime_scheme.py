@@ -77,8 +77,7 @@ def _range(w: NDArray[np.float32]) -> tuple[np.float32, np.float32]:
 
 
 def _avx_max(flat: NDArray[np.float32]) -> np.float32:
-    """The maximum of an array with NaNs, by the order in which MLAS takes the elements (NaN loses to what
-    comes next).
+    """The maximum of an array with NaNs, which depends on the order in which MLAS takes the elements.
 
     The vector instruction returns its second operand if either is a NaN, and the accumulator is the first:
     four accumulators of eight lanes take every 32nd element each, then are folded; the rest goes eight at a

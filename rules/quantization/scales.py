@@ -44,16 +44,13 @@ def symmetric_scale(absmax: ArrayLike) -> NDArray[np.float32]:
 
 
 def round_trip_is_finite(scale: ArrayLike) -> NDArray[np.bool_]:
-    """Whether the largest code comes back finite: float32(127 * scale) is no infinity and no NaN.
-    Elementwise.
-    """
+    """Whether the largest code comes back finite: float32(127 * scale) is finite. Elementwise."""
     with np.errstate(over="ignore"):
         return np.asarray(np.isfinite(np.asarray(scale, np.float32) * np.float32(QMAX)))
 
 
 def idle_scale(scale: NDArray[np.float32], absmax: NDArray[np.float64]) -> np.float32:
-    """A scale for a channel of nothing but zeros, whose codes are 0 at every scale: the largest one in use,
-    else 1.
+    """A scale for a channel of zeros, whose codes are 0 at every scale: the largest one in use, else 1.
 
     The largest, because x_scale * w_scale must not underflow, and because a target may bound the ratio of the
     scales of one tensor. `scale` and `absmax` have the same shape.

@@ -49,8 +49,7 @@ def quantize_unit(
     beta: float = 1.0,
     repeat: int = 1,
 ) -> QuantizedUnit:
-    """Quantizes a unit's float weight w and float bias b (either of any float dtype) for an input of scale
-    x_scale.
+    """Quantizes a unit's weight w and bias b (of any float dtypes) for an input of scale x_scale.
 
     axis: the channel axis of w (may be negative), or None for one scale. repeat: the number of groups that
     share the weight scales. x_scale: shape [] or [1]. alpha and beta are folded into w and b in float64:
@@ -93,7 +92,8 @@ def quantize_bias_for(
     w_scale: shape [] or [C], as it stands in the model; b, beta and repeat as in `quantize_unit`, and so is
     the shape of the result.
 
-    Raises BiasOverflow if a code does not fit int32: then only another weight scale helps. NotQuantizable as
+    Raises BiasOverflow if a code does not fit int32: then only another weight scale helps. (Whether it fits
+    beside the products is for `bounds.accumulator_fits` to say.) NotQuantizable as
     `quantize_unit`, and if x_scale * w_scale is no normal float32.
     """
     scale = np.asarray(w_scale, np.float32)
@@ -102,11 +102,11 @@ def quantize_bias_for(
 
 
 def bias_limit(depth: int) -> int:
-    """The largest bias code that leaves an int32 accumulator room for `depth` products of an 8-bit input and
-    a code.
+    """The largest bias code that leaves an int32 accumulator room for `depth` products of input and code.
 
-    Kernels add the bias in int32 and wrap around: a code of 2^31 - 1 and a product of 1 make the most
-    negative number. At least 2^30, because beyond depth 33,000 the products alone come near the end of int32.
+    Kernels add the bias in int32 and wrap around: with a bias code of 2^31 - 1001 and eight products of 255
+    and 127, ONNX Runtime's fused Conv and Gemm give 0 where the float path gives 255. At least 2^30, because
+    beyond depth 33,000 the products alone come near the end of int32.
     """
     return max(INT32_MAX - _X_SPAN * QMAX * depth, 2**30)
 

@@ -127,7 +127,7 @@ def test_the_onnxruntime_backend_quantizes_what_fuses(seed: int) -> None:
     for _ in range(40):
         unit = draw(rng)
         if unit.place == "then, constants outside":
-            continue  # a session at EXTENDED fails where a MatMul's weight is outside: "Missing required weight"
+            continue  # EXTENDED fails on a MatMul whose weight is outside: "Missing required weight"
         model = build(unit, rng)
         result = rewriter.run(model, rules.WeightBias(backend="onnxruntime"))
         kernels, possible = (

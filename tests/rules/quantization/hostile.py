@@ -1,6 +1,4 @@
-"""Strategies for values that break quantization arithmetic: subnormals, the ends of the range, ties,
-outliers.
-"""
+"""Strategies for values that break quantization arithmetic: subnormals, ends of the range, ties, outliers."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ scales = st.floats(2.0**-30, 2.0**10, width=32).map(np.float32)
 
 @st.composite
 def _near_ties(draw: st.DrawFn, size: int) -> list[float]:
-    """Half-integer multiples of a scale, or the floats beside them, and the largest code so that the scale is
-    this one.
-    """
+    """Half-integer multiples of a scale, or the floats beside, and the largest code to fix the scale."""
     scale = draw(st.floats(2.0**-80, 2.0**80, width=32))
     halves = draw(st.lists(st.integers(-253, 253), min_size=size - 1, max_size=size - 1))
     values = np.array([h / 2 * scale for h in halves] + [127 * scale], np.float32)

@@ -1,5 +1,4 @@
-"""What must hold of the quantization arithmetic, each property a function that judges an implementation given
-to it.
+"""What must hold of the quantization arithmetic: functions that judge an implementation given to them.
 
 They take the implementation as an argument, because the same functions serve twice: the property tests give
 them the right one and hostile examples, and `test_properties_can_fail.py` gives them wrong ones to show that
@@ -66,9 +65,7 @@ def same_codes_as_quantize_linear(quantize: Quantize, w: Array, axis: int | None
 def same_values_as_dequantize_linear(
     dequantize: Callable[[QuantizedTensor], Array], q: QuantizedTensor
 ) -> None:
-    """The values are those of ONNX Runtime's DequantizeLinear, bit for bit. (int32 has no zero point in
-    ONNX.)
-    """
+    """The values are those of ONNX Runtime's DequantizeLinear, bit for bit."""
     kind = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32}
     kernel = _session("DequantizeLinear", kind[q.codes.dtype.name], TensorProto.FLOAT, q.axis)
     (values,) = kernel.run(None, {"x": q.codes, "scale": q.scale, "zero_point": q.zero_point})
@@ -85,9 +82,7 @@ def codes_are_stable(
 def bias_is_nearest(
     quantize_bias: Callable[..., QuantizedTensor], b: Array, x_scale: np.float32, w_scale: Array
 ) -> None:
-    """Item 8: the scale is float32(s_x s_w); |b - q s_b| <= s_b / 2, ties to even; DQ adds at most 4u |q|
-    s_b.
-    """
+    """Item 8: s_b = float32(s_x s_w); |b - q s_b| <= s_b / 2, ties to even; DQ adds at most 4u |q| s_b."""
     axis = None if w_scale.ndim == 0 else b.ndim - 1
     q = quantize_bias(b, x_scale, w_scale, axis=axis)
     np.testing.assert_array_equal(q.scale, np.asarray(w_scale * x_scale))
@@ -103,9 +98,7 @@ def bias_is_nearest(
 def bias_fits(
     raise_for_bias: Callable[..., Array], w_scale: np.float32, b: float, x_scale: np.float32
 ) -> None:
-    """Item 8: after raising, the code fits int32 and the bias scale is normal; nothing is raised without
-    need.
-    """
+    """Item 8: the raised scale makes the code fit at a normal bias scale; it is not raised without need."""
     raised = np.float32(raise_for_bias(w_scale, b, x_scale))
     s_b = Fraction(float(np.float32(raised * x_scale)))
     assert s_b >= TINY
@@ -159,9 +152,7 @@ def depth_is_the_largest(depth: Callable[[int, int], int], x_span: int, w_span: 
 
 
 def follows_its_input(quantize: Quantize, w: Array, exponent: int, order: list[int]) -> None:
-    """Item 15, w [C, K], axis 0: -w negates the codes; 2^k w keeps them; permuted channels permute the
-    result.
-    """
+    """Item 15, w [C, K], axis 0: -w negates the codes, 2^k w keeps them, permuted channels permute them."""
     q = quantize(w, 0)
     np.testing.assert_array_equal(quantize(-w, 0).codes, -q.codes)
     np.testing.assert_array_equal(quantize(-w, 0).scale, q.scale)

@@ -89,9 +89,7 @@ def zero_point_before_rounding(w: Array, axis: int | None) -> qu.QuantizedTensor
 
 
 def affine(w: Array, axis: int | None) -> qu.QuantizedTensor:
-    """The grid starts at the minimum: min + s q, expressed by an offset that is no integer; 0 is then not on
-    it.
-    """
+    """The grid starts at the minimum, min + s q, so that 0 is not on it."""
     right = qu.quantize_symmetric(w, None)
     scale = np.asarray((w.max() - w.min()) / 254, F)
     values = np.rint((w - w.min()) / scale) - 127
@@ -134,9 +132,7 @@ def biases(count: int, low: float, high: float) -> list[tuple[Array, Any, Array]
 
 
 def doubtful_biases() -> list[tuple[Array, Any, Array]]:
-    """Quotients next to a tie by less than float64 can tell: 2^k B / S = n + 1/2 + 1/(2S), solved for B
-    modulo S.
-    """
+    """Quotients beside a tie by less than float64 can tell: 2^31 B / S = n + 1/2 + 1/(2S), solved for B."""
     found = []
     for _ in range(200):
         divisor = int(_rng.integers(2**23, 2**24)) | 1

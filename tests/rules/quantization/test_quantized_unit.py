@@ -1,5 +1,4 @@
-"""Units of each operator, judged by running ONNX Runtime: the float unit against the one with
-DequantizeLinear.
+"""Units of each operator in ONNX Runtime: the float one against the one with DequantizeLinear.
 
 A linear operator bounds its own error: |y - y'| <= op(|x|, E) + B, where E and B are the bounds of the
 weight's and the bias' elements. So the operator itself, run on those, says whether axis, groups, shapes and
@@ -9,9 +8,11 @@ factors are right; a scale on the wrong axis or a bias of the wrong group breaks
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -45,13 +46,16 @@ def run(op: str, x: Array, w: Part, b: Part | None, **attributes: Any) -> Array:
     ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
     graph = helper.make_graph(nodes, "unit", ports[:1], ports[1:], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (y,) = session.run(None, {"x": x})
+    (y,) = session(model, "ORT_DISABLE_ALL").run(None, {"x": x})
     return np.asarray(y)
+
+
+def session(model: onnx.ModelProto, level: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    data = model.SerializeToString()
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def check(
@@ -158,14 +162,48 @@ def test_bias_that_overflows_in_one_group_raises_the_shared_scale() -> None:
     np.testing.assert_allclose(qu.dequantize(unit.bias), b, rtol=1e-5)
 
 
-def test_a_full_accumulator_does_not_wrap() -> None:
-    """The bias leaves room for the products: in int32 the sum of both would change its sign."""
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+def test_a_full_accumulator_does_not_wrap(level: str) -> None:
+    """The bias leaves room for the products: added to 2^31 - 1, they would change the sign of the sum.
+
+    Codes of 64, because kernels without VNNI saturate the sum of two larger products.
+    """
     depth = 300
-    w = np.full((1, depth), 1e-9, np.float32)
+    w = np.full((1, depth, 1, 1), 1e-9, np.float32)
     unit = qu.quantize_unit(w, np.array([1e3], np.float32), X_SCALE, axis=0)
     assert unit.bias is not None
     assert int(unit.bias.codes[0]) > 2**30
-    assert qu.accumulator_fits(np.full((1, depth), 127, np.int8), unit.bias.codes, 255).all()
+    largest = replace(unit.weight, codes=np.full(w.shape, 64, np.int8))
+    assert qu.accumulator_fits(largest.codes.reshape(1, depth), unit.bias.codes, 255).all()
+    x = np.full((1, depth, 1, 1), 255, np.uint8)
+    (y,) = session(qdq_conv(largest, unit.bias), level).run(None, {"x": x})
+    assert y.item() == 200
+
+
+def qdq_conv(weight: qu.QuantizedTensor, bias: qu.QuantizedTensor) -> onnx.ModelProto:
+    """A full QDQ Conv of uint8, which ONNX Runtime fuses; the output's scale is 5."""
+    constants = {
+        "xs": X_SCALE, "xz": np.uint8(0), "ys": np.float32(5), "yz": np.uint8(0),
+        "wq": weight.codes, "ws": weight.scale, "wz": weight.zero_point, "bq": bias.codes, "bs": bias.scale,
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["w"], axis=0),
+        helper.make_node("DequantizeLinear", ["bq", "bs"], ["b"], axis=0),
+        helper.make_node("Conv", ["xd", "w", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(n, TensorProto.UINT8, [1, None, 1, 1]) for n in "xy"]
+    tensors = [numpy_helper.from_array(np.array(v), k) for k, v in constants.items()]
+    graph = helper.make_graph(nodes, "conv", ports[:1], ports[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def test_zero_channel_shared_by_groups_keeps_its_smaller_bias() -> None:
+    b = np.array([1.0, 1e-3, -0.3], np.float32)
+    unit = qu.quantize_unit(np.zeros((3, 1, 2, 2), np.float32), b, X_SCALE, axis=1, repeat=3)
+    assert unit.bias is not None
+    assert np.all(np.abs(qu.dequantize(unit.bias).astype(float) - b) <= 2.0**-22)
 
 
 def test_channels_that_fit_keep_their_scale() -> None:
@@ -219,6 +257,7 @@ MAX = float(np.finfo(np.float32).max)
         ([[1, 1], [1, 1]], [0, 0], [0.1, 0.1], "not one positive finite number"),
         ([[1, 1], [1, 1]], [0, 1e38], 1e-20, "no weight scale makes a bias of magnitude 1e[+]38 fit"),
         ([[1e30, 1], [1, 1]], [0, 0], 1e20, "no weight scale"),
+        ([[1, 1], [1, 1]], [0, 3e38], 1e-8, "no weight scale"),
     ],
 )
 def test_not_quantizable(w: Any, b: Any, x_scale: Any, reason: str) -> None:
@@ -300,6 +339,11 @@ def test_tensor_refuses_parts_that_do_not_agree() -> None:
 def test_given_scale_must_be_positive(scale: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         qu.quantize_with_scale(np.ones(3, np.float32), scale, None)
+
+
+def test_weights_for_a_given_scale_must_be_finite() -> None:
+    with pytest.raises(qu.NotQuantizable, match=r"weight\[1\] is nan"):
+        qu.quantize_with_scale(np.array([1, np.nan], np.float32), np.float32(1), None)
 
 
 def test_no_big_temporaries() -> None:

@@ -1,0 +1,111 @@
+"""What each backend runs as an integer kernel, as data.
+
+`generic` is the ONNX standard alone: every unit of the form is completed. A named backend adds facts; a unit that
+misses one would stay float there and only lose accuracy, so it is declined with that fact's reason. Each fact carries
+its source. The rules read this table; nothing else knows a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rules.qdq_unit.unit import Unit
+
+EIGHT_BITS = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that a backend needs of a unit."""
+
+    holds: Callable[[Unit], bool]
+    reason: Callable[[Unit], str]
+    source: str
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend: what it needs of a unit, beyond the form that the ONNX standard describes."""
+
+    name: str
+    facts: tuple[Fact, ...]
+
+    def why_not(self, unit: Unit) -> str | None:
+        """The first fact that the unit misses, as a sentence; None if it runs as an integer kernel."""
+        return next((fact.reason(unit) for fact in self.facts if not fact.holds(unit)), None)
+
+
+QDQ_SELECTORS = "onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc"
+S8_TO_U8 = "onnxruntime/core/optimizer/qdq_transformer/qdq_s8_to_u8.cc"
+
+GENERIC = Backend("generic", ())
+
+ONNXRUNTIME = Backend(
+    "onnxruntime",
+    (
+        Fact(
+            lambda u: u.op != "ConvTranspose",
+            lambda u: "onnxruntime has no integer kernel for ConvTranspose",
+            QDQ_SELECTORS,
+        ),
+        Fact(
+            lambda u: u.x_type in EIGHT_BITS,
+            lambda u: f"onnxruntime fuses 8-bit activations only, x is {u.x_type}",
+            QDQ_SELECTORS,
+        ),
+        Fact(
+            lambda u: u.x_type == u.y_type,
+            lambda u: f"onnxruntime fuses only where x and y have one type, they are {u.x_type} and {u.y_type}",
+            QDQ_SELECTORS,
+        ),
+        Fact(
+            lambda u: u.op != "Gemm" or u.x_has_zero_point,
+            lambda u: "onnxruntime fuses a Gemm only where x has an explicit zero point",
+            QDQ_SELECTORS,
+        ),
+        Fact(
+            lambda u: u.x_scale_is_constant and u.y_scale_is_constant,
+            lambda u: "onnxruntime needs constant scales of x and y",
+            QDQ_SELECTORS,
+        ),
+        Fact(
+            lambda u: len(u.activations) <= 1 and all(u.redundant),
+            lambda u: (
+                "onnxruntime drops one Relu or Clip before a QuantizeLinear, and only where the quantized range makes it "
+                f"redundant; here are {' and '.join(u.activations)}"
+            ),
+            "onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc",
+        ),
+        Fact(
+            lambda u: u.bias_is_constant,
+            lambda u: "onnxruntime fuses a run-time bias only behind a DequantizeLinear",
+            QDQ_SELECTORS,
+        ),
+        Fact(
+            lambda u: u.x_type != "int8" or u.x_consumers == 1,
+            lambda u: (
+                "onnxruntime on x86 fuses int8 activations only where the DequantizeLinear of x has one consumer, "
+                "here it has several; uint8 activations would fuse"
+            ),
+            S8_TO_U8,
+        ),
+        Fact(
+            lambda u: u.y_type != "int8" or u.y_consumers == 1,
+            lambda u: (
+                "onnxruntime on x86 fuses int8 activations only where the quantized output goes to one DequantizeLinear "
+                "with one consumer, here it has several (or none); uint8 activations would fuse"
+            ),
+            S8_TO_U8,
+        ),
+        Fact(
+            lambda u: u.x_type != "int8" or not u.x_is_graph_input,
+            lambda u: "onnxruntime on x86 does not fuse int8 activations that are a graph input; uint8 would fuse",
+            S8_TO_U8,
+        ),
+    ),
+)
+
+BACKENDS = {backend.name: backend for backend in (GENERIC, ONNXRUNTIME)}

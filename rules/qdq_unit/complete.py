@@ -1,0 +1,217 @@
+"""The callbacks' work: from a matched unit to the tensors of its full QDQ form, or a reason to decline.
+
+The arithmetic is `rules.quantization`'s; here it meets the model: which tensor is what, which axis, which shapes. What
+cannot be quantized rightly is declined with the tensor's name; nothing is ever clipped or cast out of range silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rewriter import Decline, Match, NoMatch, Value
+from rules import quantization as qm
+from rules.qdq_unit.unit import FLOAT32, input_scale, per_channel_possible, scale_repeats, type_name, weight_axis
+
+Returned = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Gemm's factors; 1 for the other ops."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @staticmethod
+    def of(m: Match) -> Factors:
+        return Factors(float(m.attribute("alpha")), float(m.attribute("beta")))
+
+
+def named(tensor: str, work: Callable[[], T]) -> T:
+    """Do the arithmetic; what it refuses is declined with the tensor's name."""
+    try:
+        return work()
+    except qm.NotQuantizable as refusal:
+        raise Decline(f"{tensor}: {refusal.reason}") from None
+
+
+def float_tensor(value: Value, what: str) -> np.ndarray:
+    """The elements of a constant float32 tensor, finite. Raises Decline."""
+    if value.is_overridable:
+        raise Decline(f"the {what} {value.name!r} is also a graph input, so the caller can override it")
+    if not value.is_constant:
+        raise Decline(f"the {what} {value.name!r} is computed at run time")
+    if type_name(value) != FLOAT32:
+        raise Decline(f"the {what} {value.name!r} is {type_name(value)}; only float32 is quantized")
+    found = value.numpy()
+    bad = qm.first_bad(found)
+    if bad is not None:
+        raise Decline(f"the {what} {value.name!r} holds {found[bad]} at {list(bad)}")
+    return found
+
+
+def bias_values(m: Match, beta: float) -> np.ndarray | None:
+    """The unit's bias as float64, beta not yet folded; None without one. A run-time bias is another rule's."""
+    if m["b_q"] is not None:
+        return dequantized_bias(m)
+    bias = m.maybe("b")
+    if bias is None:
+        return None
+    if not bias.is_constant:
+        raise NoMatch
+    return float_tensor(bias, "bias")
+
+
+def dequantized_bias(m: Match) -> np.ndarray:
+    """A quantized bias as float64, exactly: 32-bit codes times 24-bit scales, rounded once where they need 56 bits."""
+    codes, scale = m.array("b_q"), m.value("b_scale")
+    if not scale.is_constant:
+        raise NoMatch
+    zero = m.maybe("b_zp")
+    if zero is not None and not zero.is_constant:
+        raise NoMatch
+    axis = bias_axis_of(m, codes)
+    steps = codes.astype(np.int64) - (0 if zero is None else shaped(zero.numpy().astype(np.int64), codes.ndim, axis))
+    found: np.ndarray = steps.astype(np.float64) * shaped(scale.numpy().astype(np.float64), codes.ndim, axis)
+    return found
+
+
+def bias_axis_of(m: Match, codes: np.ndarray) -> int:
+    node = m.reads(m.value("b_q")).users
+    axis = next((n.attribute("axis") for n in node if n.op_type.endswith("DequantizeLinear")), 1)
+    rank = max(codes.ndim, 1)
+    return int(axis if axis is not None else 1) % rank if -rank <= int(axis if axis is not None else 1) < rank else 0
+
+
+def shaped(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    """Scales or zero points so that they broadcast along `axis`."""
+    if values.size == 1:
+        return values.reshape(())
+    return values.reshape([-1 if k == axis else 1 for k in range(rank)])
+
+
+def complete_unit(m: Match, core: str, factors: Factors = Factors(), bias: bool = True) -> Returned:  # noqa: B008
+    """Weight, and bias if there is one, of a unit whose weight is float."""
+    node = m.node(core)
+    x_scale = input_scale(m)
+    weight = m.value("w")
+    w = float_tensor(weight, "weight")
+    b = bias_values(m, factors.beta) if bias else None
+    axis = weight_axis(node, w.ndim) if per_channel_possible(m) else None
+    unit = named(
+        weight_or_bias(weight, m, b),
+        lambda: qm.quantize_unit(
+            w,
+            b,
+            x_scale,
+            axis=axis,
+            alpha=factors.alpha,
+            beta=factors.beta,
+            repeat=1 if axis is None else scale_repeats(node),
+        ),
+    )
+    note_unit(m, node.op_type, weight.name, unit.weight, unit.bias, unit.raised)
+    returned: Returned = {
+        "w_quantized": unit.weight.codes,
+        "w_scale": unit.weight.scale,
+        "w_zero_point": unit.weight.zero_point,
+        "axis": unit.weight.axis,
+    }
+    if bias:
+        returned |= bias_tensors(unit.bias, "b_scale")
+    return returned
+
+
+def weight_or_bias(weight: Value, m: Match, b: np.ndarray | None) -> str:
+    return f"weight {weight.name!r}" if b is None else f"weight {weight.name!r} and its bias"
+
+
+def bias_tensors(bias: qm.QuantizedTensor | None, scale: str) -> Returned:
+    if bias is None:
+        return {"b_quantized": None, scale: None, "bias_axis": None}
+    return {"b_quantized": bias.codes, scale: bias.scale, "bias_axis": bias.axis}
+
+
+def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned:  # noqa: B008
+    """The bias of a unit whose weight is quantized already: float, or quantized at another scale."""
+    node = m.node(core)
+    x_scale = input_scale(m)
+    w_scale = quantized_weight_scale(m, core)
+    if factors.alpha < 0:
+        raise Decline(f"alpha is {factors.alpha}: a negative factor cannot be folded into the weight's scale")
+    scale = np.asarray(w_scale.astype(np.float64) * factors.alpha, np.float32)
+    if m["b_q"] is not None:
+        if factors == Factors() and is_right(m, x_scale, scale, scale_repeats(node)):
+            raise NoMatch
+        name = m.value("b_q").name
+    else:
+        name = m.value("b").name
+    b = bias_values(m, factors.beta)
+    assert b is not None
+    repeat = scale_repeats(node) if scale.ndim else 1
+    bias = named(
+        f"bias {name!r}", lambda: qm.quantize_bias_for(b, x_scale, scale, beta=factors.beta, repeat=repeat)
+    )
+    m.note(op=node.op_type, bias=name, bias_shape=list(bias.codes.shape))
+    return bias_tensors(bias, "b_new_scale") | ({"w_scale": scale_like(m, scale)} if factors.alpha != 1 else {})
+
+
+def scale_like(m: Match, scale: np.ndarray) -> np.ndarray:
+    return scale.reshape(m.array("w_scale").shape)
+
+
+def is_right(m: Match, x_scale: np.float32, w_scale: np.ndarray, repeat: int) -> bool:
+    """Whether an existing bias stands at the product of the scales, with zero point 0."""
+    held = m.value("b_scale")
+    zero = m.maybe("b_zp")
+    if not held.is_constant or type_name(m.value("b_q")) != "int32":
+        return not held.is_constant
+    if zero is not None and not (zero.is_constant and not zero.numpy().any()):
+        return False
+    expected = np.tile(w_scale, repeat) if w_scale.ndim and repeat > 1 else w_scale
+    return qm.bias_is_right(held.numpy().reshape(-1), x_scale, expected.reshape(-1))
+
+
+def quantized_weight_scale(m: Match, core: str) -> np.ndarray:
+    """The scale of a quantized weight, [] or [C] along the channel axis. Raises Decline where it has no such form."""
+    scale = m.value("w_scale")
+    dq = m.node("w")
+    if not m.value("w_q").is_constant or not scale.is_constant:
+        raise NoMatch
+    if type_name(scale) != FLOAT32:
+        raise Decline(f"the weight's scale {scale.name!r} is {type_name(scale)}; float32 is expected")
+    found = scale.numpy()
+    if not (np.isfinite(found).all() and (found > 0).all()):
+        raise Decline(f"the weight's scale {scale.name!r} is not positive and finite everywhere")
+    if found.size == 1 and found.ndim <= 1:
+        return np.asarray(found.reshape(()))
+    if dq.attribute("block_size"):
+        raise Decline(f"the weight {m.value('w_q').name!r} is quantized in blocks; its bias has no scale")
+    shape = m.value("w_q").shape or ()
+    stated = dq.attribute("axis")
+    axis = (1 if stated is None else int(stated)) % max(len(shape), 1)
+    wanted = weight_axis(m.node(core), len(shape))
+    if found.ndim != 1 or axis != wanted:
+        raise Decline(
+            f"the weight {m.value('w_q').name!r} is quantized along axis {axis}; its output channels lie along axis {wanted}"
+        )
+    return found
+
+
+def note_unit(
+    m: Match, op: str, name: str, weight: qm.QuantizedTensor, bias: qm.QuantizedTensor | None, raised: int
+) -> None:
+    m.note(
+        op=op,
+        weight=name,
+        shape=list(weight.codes.shape),
+        granularity="per tensor" if weight.axis is None else f"per channel, axis {weight.axis}",
+        scale=[float(weight.scale.min()), float(weight.scale.max())] if weight.scale.size else [],
+        bias=None if bias is None else list(bias.codes.shape),
+        raised=raised,
+    )

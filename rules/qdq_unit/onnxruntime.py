@@ -1,0 +1,104 @@
+"""The nodes that ONNX Runtime's WeightBiasQuantization takes, and its numbers (scheme="onnxruntime").
+
+The conditions are those of onnxruntime/core/optimizer/qdq_transformer/weight_bias_quantization.cc, in its order: the
+scale of the input has shape [] or [1]; the output has exactly one consumer and reaches a QuantizeLinear through any
+number of Relu and Clip (graph outputs are not looked at); the weight is behind a DequantizeLinear or a float32
+initializer of the same graph; the bias, if any, is a rank-1 initializer, or the whole node is left alone.
+
+There is one difference. ONNX Runtime also takes an initializer that the caller can override: it leaves a
+QuantizeLinear that runs at run time, with a scale from the values of today. A file cannot hold codes of a value that is
+not known yet, so such a node is declined.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rewriter import Decline, Match, NoMatch, Value
+from rules import quantization as qm
+from rules.qdq_unit.unit import FLOAT32, type_name, weight_axis
+
+Returned = dict[str, Any]
+
+
+def ort_weight_and_bias(m: Match) -> Returned:
+    """Weight and bias of a node whose weight is a float32 initializer."""
+    x_scale = input_scale(m)
+    require_reaches_q(m)
+    weight = m.value("w")
+    if not is_initializer(m, weight) or type_name(weight) != FLOAT32:
+        raise NoMatch
+    bias = rank_1_bias(m)
+    w = qm.ort_weight(weight.numpy())
+    returned: Returned = {"w_quantized": w.codes, "w_scale": w.scale, "w_zero_point": w.zero_point}
+    if bias is None:
+        return returned | {"b_quantized": None, "b_scale": None}
+    b = qm.ort_bias(bias, x_scale, w.scale)
+    m.note(op=m.root.op_type, weight=weight.name, shape=list(w.codes.shape), granularity="per tensor")
+    return returned | {"b_quantized": b.codes, "b_scale": b.scale}
+
+
+def ort_bias_only(m: Match) -> Returned:
+    """The float bias of a node whose weight is quantized."""
+    x_scale = input_scale(m)
+    require_reaches_q(m)
+    bias = rank_1_bias(m)
+    scale = m.value("w_scale")
+    if bias is None or not scale.is_constant:
+        raise NoMatch
+    w_scale = scale.numpy()
+    if w_scale.size != 1:
+        dq = m.node("w")
+        shape = m.value("w_q").shape or ()
+        stated = dq.attribute("axis")
+        axis = (1 if stated is None else int(stated)) % max(len(shape), 1)
+        if (
+            w_scale.ndim != 1
+            or w_scale.shape != bias.shape
+            or dq.attribute("block_size")
+            or axis != weight_axis(m.root, len(shape))
+        ):
+            raise NoMatch
+    b = qm.ort_bias(bias, x_scale, w_scale)
+    m.note(op=m.root.op_type, bias=m.value("b").name, bias_shape=list(b.codes.shape))
+    return {"b_quantized": b.codes, "b_new_scale": b.scale, "axis": b.axis}
+
+
+def input_scale(m: Match) -> np.ndarray:
+    scale = m.value("x_scale")
+    if scale.shape not in ((), (1,)) or not scale.is_constant:
+        raise NoMatch
+    return scale.numpy()
+
+
+def is_initializer(m: Match, value: Value) -> bool:
+    """An initializer of the node's own graph; ONNX Runtime makes one of every Constant node."""
+    if value.is_overridable and m.is_local(value):
+        raise Decline(f"{value.name!r} is also a graph input, so the caller can override it")
+    return value.producer_type in (None, "Constant") and value.is_constant and m.is_local(value)
+
+
+def rank_1_bias(m: Match) -> np.ndarray | None:
+    bias = m.maybe("b")
+    if bias is None:
+        return None
+    if not is_initializer(m, bias) or len(bias.shape or ()) != 1 or type_name(bias) != FLOAT32:
+        raise NoMatch
+    return bias.numpy()
+
+
+def require_reaches_q(m: Match) -> None:
+    """One consumer at each step, through Relu and Clip, to a QuantizeLinear."""
+    value = m.root.outputs[0]
+    while value is not None:
+        users = m.reads(value).users
+        if len(users) != 1:
+            break
+        if users[0].op_type.endswith("QuantizeLinear"):
+            return
+        if users[0].op_type not in ("Relu", "Clip"):
+            break
+        value = users[0].outputs[0]
+    raise NoMatch

@@ -1,0 +1,154 @@
+"""What a match tells of its unit: the facts that callbacks and backends ask for, read once and in one place.
+
+Here end the engine's words (values, nodes) and begin the field's: input and output type, scales, channel axis,
+activations that the output's quantization makes redundant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rewriter import Decline, Match, Node, Value
+
+FLOAT32 = "float"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit as a backend sees it. Types are ONNX names in lower case ("int8"), None where unknown."""
+
+    op: str
+    x_type: str | None
+    y_type: str | None
+    x_has_zero_point: bool
+    x_scale_is_constant: bool
+    y_scale_is_constant: bool
+    x_is_graph_input: bool
+    x_consumers: int
+    y_consumers: int
+    bias_is_constant: bool
+    activations: tuple[str, ...]
+    redundant: tuple[bool, ...]
+
+
+def type_name(value: Value | None) -> str | None:
+    if value is None or value.dtype is None:
+        return None
+    return value.dtype.name.lower()
+
+
+def input_scale(m: Match) -> np.float32:
+    """The scale of the unit's input, one positive finite float32. Raises Decline naming what is wrong."""
+    scale = m.value("x_scale")
+    if not scale.is_constant:
+        how = "the caller can override it" if scale.is_overridable else "it is computed at run time"
+        raise Decline(f"the input's scale {scale.name!r} is no constant: {how}")
+    if scale.shape not in ((), (1,)):
+        raise Decline(f"the input is quantized per axis: its scale {scale.name!r} has shape {list(scale.shape or ())}")
+    if type_name(scale) != FLOAT32:
+        raise Decline(f"the input's scale {scale.name!r} is {type_name(scale)}; float32 is expected")
+    found = scale.numpy().reshape(())[()]
+    if not (np.isfinite(found) and found > 0):
+        raise Decline(f"the input's scale {scale.name!r} is {found}; it must be positive and finite")
+    return np.float32(found)
+
+
+def weight_axis(core: Node, rank: int) -> int | None:
+    """The axis of the output channels in a weight of this rank; None where a scale per channel has no place."""
+    if core.op_type == "Conv":
+        return 0
+    if core.op_type == "ConvTranspose":
+        return 1
+    if core.op_type == "Gemm":
+        return 0 if core.attribute("transB") else 1
+    return 1 if rank == 2 else None
+
+
+def scale_repeats(core: Node) -> int:
+    """How many output channels share one entry of a per-channel weight scale: the groups of a ConvTranspose."""
+    return int(core.attribute("group") or 1) if core.op_type == "ConvTranspose" else 1
+
+
+def per_channel_possible(m: Match) -> bool:
+    """Whether the unit's DequantizeLinear takes an axis: ai.onnx's does from opset 13 on, com.microsoft's always."""
+    return m.node("x").op_type.startswith("com.microsoft") or m.opset >= 13
+
+
+def quantized_type(m: Match, zero_point: str, node: Node | None) -> str | None:
+    """The element type of Q's output: that of the zero point, else `output_dtype`, else uint8."""
+    held = m.maybe(zero_point)
+    if held is not None:
+        return type_name(held)
+    code = int(node.attribute("output_dtype") or 0) if node is not None else 0
+    return {0: "uint8", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}.get(code)
+
+
+def describe(m: Match, core: str) -> Unit:
+    """The unit as a backend sees it."""
+    x = m.output("x")
+    x_q = m.value("x_q")
+    activations = m.nodes("act")
+    bias = m.maybe("b") if "b" in m.names else None
+    return Unit(
+        op=m.node(core).op_type,
+        x_type=type_name(m.maybe("x_zp")) or type_name(x_q) or "uint8",
+        y_type=quantized_type(m, "y_zp", m.root),
+        x_has_zero_point=m.maybe("x_zp") is not None,
+        x_scale_is_constant=m.value("x_scale").is_constant,
+        y_scale_is_constant=m.value("y_scale").is_constant,
+        x_is_graph_input=x_q.is_graph_input,
+        x_consumers=len(m.reads(x).users),
+        y_consumers=y_consumers(m),
+        bias_is_constant=bias is None or bias.is_constant,
+        activations=tuple(n.op_type for n in activations),
+        redundant=tuple(is_redundant(n, m) for n in activations),
+    )
+
+
+def y_consumers(m: Match) -> int:
+    """How many nodes read the unit's output once it is dequantized; a graph output counts as none."""
+    y = m.root.outputs[0]
+    assert y is not None
+    count = 0
+    for node in m.reads(y).users:
+        out = node.outputs[0]
+        if node.op_type.endswith("DequantizeLinear") and out is not None:
+            count += len(m.reads(out).users) + out.is_graph_output
+        else:
+            count += 1
+    return count
+
+
+def is_redundant(node: Node, m: Match) -> bool:
+    """Whether the output's quantization clips all that a Relu or Clip would."""
+    zero_point, scale = m.maybe("y_zp"), m.value("y_scale")
+    kind = quantized_type(m, "y_zp", m.root)
+    if kind not in ("uint8", "int8", "uint16", "int16") or not scale.is_constant:
+        return False
+    if zero_point is not None and not zero_point.is_constant:
+        return False
+    info = np.iinfo(np.dtype(kind))
+    zero = 0 if zero_point is None else int(zero_point.numpy().reshape(-1)[0])
+    step = float(scale.numpy().reshape(-1)[0])
+    low, high = (info.min - zero) * step, (info.max - zero) * step
+    if node.op_type == "Relu":
+        return zero == info.min
+    bounds = [clip_bound(node, k, name) for k, name in ((1, "min"), (2, "max"))]
+    if any(b is None for b in bounds):
+        return False
+    return bounds[0] <= low and bounds[1] >= high  # type: ignore[operator]
+
+
+def clip_bound(node: Node, slot: int, attribute: str) -> float | None:
+    """A bound of a Clip, infinite where it states none; None where it is known only at run time."""
+    stated: Any = node.attribute(attribute)
+    if stated is not None:
+        return float(stated)
+    inputs = node.inputs
+    held = inputs[slot] if slot < len(inputs) else None
+    if held is None:
+        return -np.inf if slot == 1 else np.inf
+    return float(held.numpy().reshape(-1)[0]) if held.is_constant else None
