@@ -95,14 +95,14 @@ def find(model: Any, rules: RuleSet | onnxscript.OnnxFunction) -> Iterator[Match
     for stage in check_rules(rules).stages():
         run_ = Run(reading.table, stage, reading.source.model)
         seen: set[tuple[int, frozenset[int]]] = set()
-        found: list[tuple[int, int, Match]] = []
+        found: list[tuple[tuple[int, ...], int, Match]] = []
         for raw in run_.sweep():
             leaf = run_.leaf(raw)
             match = run_.match(raw)
             key = (leaf.rule_index, frozenset(n.id for n in match.matched))
             if key not in seen and run_.in_window(leaf, match.root.id) is None:
                 seen.add(key)
-                found.append((reading.table.rank[match.root.id], leaf.rule_index, match))
+                found.append((reading.table.place(match.root.id), leaf.rule_index, match))
         yield from (match for _, _, match in sorted(found, key=lambda item: item[:2]))
 
 

@@ -57,8 +57,8 @@ ONNXRUNTIME = Backend(
             QDQ_SELECTORS,
         ),
         Fact(
-            lambda u: u.x_type == u.y_type,
-            lambda u: f"onnxruntime fuses only where x and y have one type, they are {u.x_type} and {u.y_type}",
+            lambda u: u.y_type in EIGHT_BITS,
+            lambda u: f"onnxruntime fuses 8-bit activations only, y is {u.y_type}",
             QDQ_SELECTORS,
         ),
         Fact(
@@ -72,10 +72,10 @@ ONNXRUNTIME = Backend(
             QDQ_SELECTORS,
         ),
         Fact(
-            lambda u: len(u.activations) <= 1 and all(u.redundant),
+            lambda u: all(u.redundant),
             lambda u: (
-                "onnxruntime drops one Relu or Clip before a QuantizeLinear, and only where the quantized range makes it "
-                f"redundant; here are {' and '.join(u.activations)}"
+                "onnxruntime drops a Relu or Clip before a QuantizeLinear only where the quantized range makes it redundant; "
+                f"here it is not: {', '.join(n for n, r in zip(u.activations, u.redundant, strict=True) if not r)}"
             ),
             "onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc",
         ),
@@ -85,24 +85,19 @@ ONNXRUNTIME = Backend(
             QDQ_SELECTORS,
         ),
         Fact(
-            lambda u: u.x_type != "int8" or u.x_consumers == 1,
+            lambda u: u.x_type != "int8" or u.x_is_paired,
             lambda u: (
-                "onnxruntime on x86 fuses int8 activations only where the DequantizeLinear of x has one consumer, "
-                "here it has several; uint8 activations would fuse"
+                "onnxruntime on x86 fuses an int8 input only where it comes from a QuantizeLinear and neither that nor its "
+                "DequantizeLinear has several consumers; uint8 would fuse"
             ),
             S8_TO_U8,
         ),
         Fact(
-            lambda u: u.y_type != "int8" or u.y_consumers == 1,
+            lambda u: u.y_type != "int8" or u.y_is_paired,
             lambda u: (
-                "onnxruntime on x86 fuses int8 activations only where the quantized output goes to one DequantizeLinear "
-                "with one consumer, here it has several (or none); uint8 activations would fuse"
+                "onnxruntime on x86 fuses an int8 output only where it goes to one DequantizeLinear with one consumer; "
+                "uint8 would fuse"
             ),
-            S8_TO_U8,
-        ),
-        Fact(
-            lambda u: u.x_type != "int8" or not u.x_is_graph_input,
-            lambda u: "onnxruntime on x86 does not fuse int8 activations that are a graph input; uint8 would fuse",
             S8_TO_U8,
         ),
     ),

@@ -24,7 +24,8 @@ DISABLE_ALL: Level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 BASIC: Level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
 EXTENDED: Level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 
-FUSED = ("QLinearConv", "QGemm", "QLinearMatMul")  # integer kernels; the fourth input of each is its weight
+FUSED = {"QLinearConv": 3, "QGemm": 3, "QLinearMatMul": 3}  # integer kernels, and which input is the weight
+FLOAT_OUTPUT = {"MatMulIntegerToFloat": 1}  # another, which multiplies integers but is not followed by its Q
 LEFT = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # weighted ops that stayed in float
 
 
@@ -79,10 +80,12 @@ def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array]:
     return {i.name: _random(i.type.tensor_type, rng) for i in model.graph.input if i.name not in constants}
 
 
-def integer_kernels(model: onnx.ModelProto) -> int:
+def integer_kernels(model: onnx.ModelProto, ops: Mapping[str, int] = FUSED) -> int:
     """How many of an optimized model's nodes multiply by a weight in integers: of activations none counts."""
     constants = {tensor.name for graph in _graphs(model.graph) for tensor in graph.initializer}
-    return sum(node.op_type in FUSED and node.input[3] in constants for node in nodes(model.graph))
+    return sum(
+        node.op_type in ops and node.input[ops[node.op_type]] in constants for node in nodes(model.graph)
+    )
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -23,18 +23,20 @@ Number = Annotated[Tensor, Const, Scalar]
 
 @script(default_opset=op)
 def decomposed(x: Input, eps: Number, scale: Tensor, bias: Tensor) -> Tensor:
-    centered = x - op.ReduceMean(x, [-1])
+    centered = x - op.ReduceMean(x, [-1], keepdims=1)
     square = P.AnyOf(op.Pow(centered, 2.0), centered * centered)
-    normal = centered / op.Sqrt(op.ReduceMean(square, [-1]) + eps)
+    variance = op.ReduceMean(square, [-1], keepdims=1)
+    normal = centered / op.Sqrt(variance + eps)
     scaled = normal * scale
     return P.AnyOf(scaled + bias, scaled)
 
 
 @script(default_opset=op17)
 def decomposed_17(x: Input, eps: Number, scale: Tensor, bias: Tensor) -> Tensor:
-    centered = x - op17.ReduceMean(x, axes=[-1])
+    centered = x - op17.ReduceMean(x, axes=[-1], keepdims=1)
     square = P.AnyOf(op17.Pow(centered, 2.0), centered * centered)
-    normal = centered / op17.Sqrt(op17.ReduceMean(square, axes=[-1]) + eps)
+    variance = op17.ReduceMean(square, axes=[-1], keepdims=1)
+    normal = centered / op17.Sqrt(variance + eps)
     scaled = normal * scale
     return P.AnyOf(scaled + bias, scaled)
 

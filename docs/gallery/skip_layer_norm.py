@@ -22,7 +22,7 @@ def add_and_norm(
     scale: Annotated[Tensor, Rank(1)], bias: Annotated[Tensor, Rank(1)], axis: int, epsilon: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     total = x + skip
-    normal = op.LayerNormalization(total, scale, bias, axis=axis, epsilon=epsilon)
+    normal = op.LayerNormalization(total, scale, bias, axis=axis, epsilon=epsilon, stash_type=1)
     return normal, total
 
 

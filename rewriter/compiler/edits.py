@@ -43,6 +43,7 @@ class EditScript:
     removed: list[PNode] = field(default_factory=list)
     modified: set[int] = field(default_factory=set)  # ids of source values that change and are not returned
     inherit: dict[int, PNode] = field(default_factory=dict)  # id of a new node -> whose attributes it takes over
+    read: set[int] = field(default_factory=set)  # ids of target values that something reads, or that are returned
 
     @property
     def shrinks(self) -> bool:
@@ -95,6 +96,7 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
         if inputs or differing or upstream:
             changed.add(id(node))
         script.kept.append(kept)
+    script.read = {id(v) for node in nodes for v in node.inputs} | {id(v) for v in target.outputs}
     script.returned = list(zip(variant.outputs, target.outputs, strict=True))
     returned = {id(v) for v in variant.outputs}
     mentioned = {id(n) for n in tied.values()}

@@ -119,14 +119,14 @@ class Emitter:
             self.tree(edge.target, depth + 1, inside, room - 1)
             return
         if isinstance(step, Lanes):
-            condition = self.lanes_step(step, depth, known)
-        else:
-            for position in step.positions:
-                self.define(position, depth, known)
-            condition = self.condition(step)
-        self.write(depth, f"if {condition}:")
+            inside = self.lanes_step(step, depth, known)
+            self.tree(edge.target, depth + 1, inside, room - 1)
+            return
+        for position in step.positions:
+            self.define(position, depth, known)
+        self.write(depth, f"if {self.condition(step)}:")
         self.tree(edge.target, depth + 1, known, room - 1)
-        if edge.declines and isinstance(step, Question):
+        if edge.declines:
             self.decline(edge, step, depth, known)
 
     def decline(self, edge: Edge, step: Question, depth: int, known: set[int]) -> None:
@@ -243,20 +243,18 @@ class Emitter:
             return f"{parent}[0][{argument}]"
         raise AssertionError(f"position {place} has no expression of its own")
 
-    def lanes_step(self, step: Lanes, depth: int, known: set[int]) -> str:
+    def lanes_step(self, step: Lanes, depth: int, known: set[int]) -> set[int]:
         for position in (step.position, *step.outer):
             self.define(position, depth, known)
         holder = self.space.position("lanes", step.position, step.lane, "m")
         node = self.variable(step.position)
         outer = "".join(f"{self.variable(p)}, " for p in step.outer)
-        self.write(
-            depth, f"{self.variable(holder)} = lanes(t, ins[{node}][{step.slot}:], {step.lane}, ({outer}), {step.agree!r})"
-        )
-        known.add(holder)
-        return f"{self.variable(holder)} is not None"
+        arguments = f"t, ins[{node}][{step.slot}:], {step.lane}, ({outer}), {step.agree!r}"
+        self.write(depth, f"for {self.variable(holder)} in lanes({arguments}):")
+        return known | {holder}
 
     def lane(self, lane: Lane) -> None:
-        """A lane's own little matcher: the first way that fits, as a tuple of what it captured."""
+        """A lane's own little matcher: each way that fits, as a tuple of what it captured."""
         known = {lane.root, *lane.outer}
         arguments = ", ".join(self.variable(p) for p in (lane.root, *lane.outer))
         self.write(1, "")
@@ -267,8 +265,7 @@ class Emitter:
         for position in lane.captures:
             self.define(position, depth, known)
         captured = "".join(f"{self.variable(p)}, " for p in lane.captures)
-        self.write(depth, f"return ({captured})")
-        self.write(2, "return None")
+        self.write(depth, f"yield ({captured})")
 
     def lane_step(self, step: Step, depth: int, known: set[int]) -> int:
         if isinstance(step, Loop):

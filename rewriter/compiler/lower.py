@@ -65,7 +65,10 @@ class _Lowering:
         self.lanes: list[Lane] = []
         self.lane_items: dict[int, tuple[int, int]] = {}
         self.dims: dict[str, tuple[int, int]] = {}
+        self.pending: list[PNode] = []  # placed, and not asked about yet (a walk by recursion would end at 200 nodes)
         self.todo: list[tuple[PValue, int]] = []
+        self.repeats: list[tuple[PNode, int, int]] = []
+        self.bindings: dict[str, tuple[int, str]] = {}  # attribute parameter -> where it is bound
         self.by_types: dict[tuple[str, ...], list[int]] = {}
         core = variant.core
         self.before_core = set(map(id, nodes_of([core]))) if core is not None else set()
@@ -77,7 +80,7 @@ class _Lowering:
 
     def run(self) -> Lowered:
         position = self.space.position("anchor", -1, None, "n")
-        self.node(self.anchor, position, is_anchor=True)
+        self.node(self.anchor, position)
         self.drain()
         while True:
             step_down = self.unvisited_user()
@@ -116,10 +119,14 @@ class _Lowering:
     def label(self, position: int, text: str) -> None:
         self.labels.setdefault(position, text)
 
-    def node(self, node: PNode, position: int, is_anchor: bool = False) -> None:
+    def node(self, node: PNode, position: int) -> None:
         self.node_positions[id(node)] = position
         self.label(position, node.label)
-        if not is_anchor:
+        self.pending.append(node)
+
+    def visit(self, node: PNode) -> None:
+        position = self.node_positions[id(node)]
+        if self.space.positions[position].kind != "anchor":
             self.ask(Question("op", (position,), node.types), node)
         for other in self.by_types.setdefault(node.types, []):
             if self.space.positions[position].loops or self.space.positions[other].loops:
@@ -132,9 +139,13 @@ class _Lowering:
                 self.todo.append((value, self.space.position("output", position, slot, "v")))
 
     def drain(self) -> None:
-        while self.todo:
-            value, position = self.todo.pop(0)
-            self.value(value, position)
+        while self.pending or self.todo or self.repeats:
+            if self.pending:
+                self.visit(self.pending.pop(0))
+            elif self.todo:
+                self.value(*self.todo.pop(0))
+            else:
+                self.repeat(*self.repeats.pop(0))
 
     def value(self, value: PValue, position: int, of: PNode | None = None) -> None:
         """`value` stands at `position`, as an input of `of` (None: it was reached from its producer)."""
@@ -145,11 +156,8 @@ class _Lowering:
                 self.ask(Question(kind, tuple(sorted((known, position)))), of)
             return
         self.value_positions[id(value)] = position
-        asker = of if of is not None else value.node
         self.label(position, label_of(value))
-        if value.only_use:
-            self.ask(Question("uses", (position,), len(self.variant.users(value))), asker)
-            self.ask(Question("inner", (position,)), asker)
+        self.wrappers(value, position)
         if value.literal is not None:
             self.ask(Question("literal", (position,), Literal.of(value.literal)), of)
         elif value.parameter:
@@ -157,10 +165,23 @@ class _Lowering:
         elif of is not None and value.node is not None:
             self.up(value, value.node, position, of)
 
+    def wrappers(self, value: PValue, position: int) -> None:
+        """What the pattern says about an inner value: its markers, and P.OnlyUse."""
+        if value.only_use:
+            users = self.variant.users(value)
+            reader = users[0][0] if users else None  # a question about consumers: past the core, if value is the core
+            self.ask(Question("uses", (position,), len(users)), reader)
+            self.ask(Question("inner", (position,)), reader)
+        if not value.parameter:
+            self.markers(value, position, value.node)
+
     def parameter(self, value: PValue, position: int, of: PNode | None) -> None:
         optional = value.may_be_absent
         if not optional:
             self.ask(Question("present", (position,)), of)
+        self.markers(value, position, of)
+
+    def markers(self, value: PValue, position: int, of: PNode | None) -> None:
         for marker in value.markers:
             if isinstance(marker, (Maybe, Many)):
                 continue
@@ -211,28 +232,18 @@ class _Lowering:
                 self.label(place, label_of(value))
                 self.value(value, place, node)
         if many is not None:
-            self.repeat(node, position, many)
+            self.repeats.append((node, position, many))
         else:
             self.ask(Question("no_more", (position,), len(node.inputs)), node)
 
     def attributes(self, node: PNode, position: int) -> None:
         for name, value in node.attributes.items():
             if isinstance(value, AttributeParameter):
-                first = self.first_binding(value, node)
-                if first is not None:
+                first = self.bindings.setdefault(value.name, (position, name))
+                if first != (position, name):
                     self.ask(Question("same_attribute", (first[0], position), (first[1], name)), node)
             else:
                 self.ask(Question("attribute", (position,), AttributeIs.of(name, value)), node)
-
-    def first_binding(self, value: AttributeParameter, node: PNode) -> tuple[int, str] | None:
-        """Where the same attribute parameter is bound already."""
-        for other in self.variant.nodes:
-            if other is node or id(other) not in self.node_positions:
-                continue
-            for name, bound in other.attributes.items():
-                if isinstance(bound, AttributeParameter) and bound.name == value.name:
-                    return self.node_positions[id(other)], name
-        return None
 
     # -- down -------------------------------------------------------------------------------------------------------
 
@@ -268,6 +279,7 @@ class _Lowering:
             output = node.outputs[0]
             self.value_positions[id(output)] = end
             self.label(end, label_of(output))
+            self.wrappers(output, end)
             self.ask(Question("inner", (end,)), node)
             self.ask(Question("uses", (end,), 1), node)
             return
@@ -299,6 +311,7 @@ class _Lowering:
         outer_before = dict(self.value_positions)
         inner.value_positions.update(outer_before)
         inner.node_positions.update(self.node_positions)
+        inner.bindings.update(self.bindings)
         inner.value_positions.pop(id(root), None)
         inner.value(root, start, node)
         inner.drain()

@@ -97,6 +97,7 @@ def concrete(graph: PatternGraph, chosen: dict[int, int], number: int) -> Varian
         for wrapper in wrappers:
             copy.core |= wrapper.core
             copy.only_use |= wrapper.only_use
+            copy.markers += wrapper.markers
             if copy.node is not None and copy.node.name is None:
                 copy.name = wrapper.name
         return copy

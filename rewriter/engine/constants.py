@@ -68,7 +68,7 @@ def is_constant(table: Table, value: int) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    return isinstance(value, (ir.TensorProtocol, int, float, str, list))
+    return isinstance(value, (int, float, str, list)) or isinstance(value, ir.TensorProtocol)
 
 
 def tensor(table: Table, value: int) -> ir.TensorProtocol:

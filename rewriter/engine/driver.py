@@ -42,12 +42,12 @@ class _Driver:
         self.report = report
         self.limit = limit
         self.pool = ConstantPool()
-        self.heap: list[tuple[int, int, int, int, int, Raw, int]] = []
+        self.heap: list[tuple[int, tuple[int, ...], int, int, int, Raw, int]] = []
         self.waiting: set[Raw] = set()
         self.pushed = 0
         self.edits = 0
         self.declined: dict[Raw, Declined | None] = {}  # None: no match, silently
-        self.declined_at: dict[Raw, tuple[int, int]] = {}  # its core node, and the node's place for the report
+        self.declined_at: dict[Raw, tuple[int, tuple[int, ...]]] = {}  # its core node, and the node's place for the report
         self.watchers: dict[tuple[str, int], set[Raw]] = {}
         self.generation: dict[int, int] = {}
         self.lineage: dict[int, tuple[str, ...]] = {}
@@ -84,7 +84,7 @@ class _Driver:
             self.pushed += 1
             self.waiting.add(raw)
             heapq.heappush(
-                self.heap, (-leaf.benefit, table.rank[root], leaf.rule_index, leaf.index, self.pushed, raw, self.edits)
+                self.heap, (-leaf.benefit, table.place(root), leaf.rule_index, leaf.index, self.pushed, raw, self.edits)
             )
 
     def step(self) -> None:
@@ -218,7 +218,7 @@ class _Driver:
     def remember(self, raw: Raw, match: Match, declined: Declined | None) -> None:
         """Keep a decline until something that it looked at changes."""
         self.declined[raw] = declined
-        self.declined_at[raw] = (self.core(raw, match), self.table.rank[match.root.id])
+        self.declined_at[raw] = (self.core(raw, match), self.table.place(match.root.id))
         for captured in match._nodes.values():
             for node in flat(captured):
                 self.watchers.setdefault(("n", node), set()).add(raw)
@@ -241,13 +241,13 @@ class _Driver:
     def report_declined(self, failures: list[Failure]) -> None:
         """One reason per node: what a callback said, else the question that failed furthest along."""
         table, program = self.table, self.run.program
-        said: dict[int, tuple[int, Declined]] = {}
+        said: dict[int, tuple[tuple[int, ...], Declined]] = {}
         for raw, declined in self.declined.items():
             if declined is None:
                 continue
             core, _ = self.declined_at[raw]
             if table.op[core] and core not in said and core not in self.rewritten:
-                said[core] = (table.rank[core], declined)
+                said[core] = (table.place(core), declined)
         best: dict[int, tuple[int, Declined]] = {}
         for decline, core, seen in failures:
             if core in said or core in self.rewritten:
@@ -265,7 +265,7 @@ class _Driver:
                 words = sentence(info.question, lambda p, labels=labels: labels.get(p, "a value"), table, seen)  # type: ignore[misc]
                 best[core] = (progress, Declined(self.run.rules[leaf.rule_index].name, table.label(core), words))
         everything = [(place, d) for place, d in said.values()]
-        everything += [(table.rank[core], d) for core, (_, d) in best.items()]
+        everything += [(table.place(core), d) for core, (_, d) in best.items()]
         self.report.declined.extend(d for _, d in sorted(everything, key=lambda item: item[0]))
 
 

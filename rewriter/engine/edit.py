@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class New:
-    """A value that the edit will make: the output of a new node, or a new constant."""
+    """A value that the edit will make: the output of a new node ("": one that nobody wants), or a new constant."""
 
     wish: str
     id: int = 0
@@ -81,7 +81,10 @@ class Edit:
 
     def constant(self, array: np.ndarray | ir.TensorProtocol | int | float, name: str = "constant") -> New:
         """A new constant: an initializer, or a Constant node in a function body."""
-        tensor = array if isinstance(array, ir.TensorProtocol) else ir.tensor(np.asarray(array))
+        if isinstance(array, (np.ndarray, int, float)):  # asking a protocol is dear: the common kinds first
+            tensor: ir.TensorProtocol = ir.Tensor(np.asarray(array))
+        else:
+            tensor = array
         made = New(name)
         self.constants.append((made, tensor))
         return made
@@ -215,12 +218,11 @@ class Edit:
         orphans: list[int] = []
         self.labels = {node: table.label(node) for node in self.removals}
         placement.make_room(table, scope)
-        before = placement.before
         for made, tensor in self.constants:
             if scope.kind == "function" or any(s.kind == "function" for s in enclosing(scope)):
                 made.id = table.add_value(table.fresh_name(made.wish), scope.id)
                 handle = NewNode(table.fresh_node_name(made.wish), {"value": tensor})
-                effect.added.append(table.add_node("Constant", [], [made.id], handle, scope, before))
+                effect.added.append(table.add_node("Constant", [], [made.id], handle, scope, scope.first))
             else:
                 made.id, is_new = share.constant(table, scope, tensor, made.wish)
                 if is_new:
@@ -231,15 +233,17 @@ class Edit:
         def resolved(value: Operand) -> int:
             return value.id if isinstance(value, New) else renamed.get(value, value)
 
-        for planned in self.nodes:
+        for planned, before in zip(self.nodes, placement.before, strict=True):
             outputs: list[int] = []
             for made in planned.outputs:
                 old = taken.get(id(made), 0)
                 if old:
                     made.id = old
-                else:
+                elif made.wish:
                     made.id = table.add_value(table.fresh_name(made.wish), scope.id)
                 outputs.append(made.id)
+            while not outputs[-1]:
+                outputs.pop()
             handle = NewNode(table.fresh_node_name(planned.name), planned.attributes)
             inputs = [resolved(v) for v in planned.inputs]
             while inputs and not inputs[-1]:
@@ -257,7 +261,7 @@ class Edit:
             effect.changed.append(node)
         for old, new in self.replacements:
             if not (isinstance(new, New) and taken.get(id(new)) == old):
-                self.substitute(old, resolved(new), before, effect)
+                self.substitute(old, resolved(new), effect)
         self.clean(orphans, effect)
         effect.changed = list(dict.fromkeys(effect.changed))
         return effect
@@ -280,7 +284,7 @@ class Edit:
         table.set_output(producer, table.outputs[producer].index(value), fresh)
         return fresh
 
-    def substitute(self, old: int, new: int, before: int, effect: Effect) -> None:
+    def substitute(self, old: int, new: int, effect: Effect) -> None:
         table = self.table
         if table.output_count[old]:
             source = table.producer[new]
@@ -296,6 +300,8 @@ class Edit:
             else:
                 self.release(old)
                 handle = NewNode(table.fresh_node_name(table.name[old] + "_identity"), {})
+                maker = table.owner_in(source, self.scope) if source else 0
+                before = table.next[maker] if maker else self.scope.first
                 effect.added.append(table.add_node("Identity", [new], [old], handle, self.scope, before))
         for node in dict.fromkeys(list(table.uses[old])):
             if node in effect.added and table.op[node] == "Identity" and table.outputs[node] == [old]:
@@ -308,7 +314,7 @@ class Edit:
     def clean(self, orphans: list[int], effect: Effect) -> None:
         """Take away the matched nodes and the constants that nothing uses any more."""
         table = self.table
-        candidates = list(self.removals)
+        candidates = list(dict.fromkeys(self.removals))
         while True:
             gone = [n for n in candidates if table.op[n] and self.is_unused(n)]
             if not gone:

@@ -1,13 +1,16 @@
 """Order: where an edit's new nodes go, so that the graph stays sorted, and whether they would close a cycle.
 
-New nodes stand right before the first node that will read what they make. That is in order as long as everything that
-feeds the edit comes earlier. Where it does not (an edit with several outputs may feed an early user from a late
-producer), the users between the two, and what depends on them, move behind the last feeder: a local repair, as in
-Pearce and Kelly's dynamic topological order. If such a user leads to a feeder, the edit would close a cycle.
+Each new node stands behind the last node that it needs: right before the edit's first node where that is enough, else
+right behind what it waits for (what is new may lie on both sides of a node that is kept). Mostly everything that will
+read it comes later anyway. Where it does not (an edit with several outputs may feed an early reader from a late
+producer), the stretch between the two is sorted anew, stably: a local repair, as in Pearce and Kelly's dynamic
+topological order. If that cannot be done, the edit would close a cycle.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,80 +18,191 @@ from rewriter.engine.table import Scope, Table
 from rewriter.errors import Decline
 
 if TYPE_CHECKING:
-    from rewriter.engine.edit import Edit
+    from rewriter.engine.edit import Edit, Operand
 
 
 @dataclass
 class Placement:
-    """Before which node new nodes go (0: at the end), after moving `moved` right behind `behind`."""
+    """Before which node each new node goes (0: at the end), once `moved` stand in this order right before `end`."""
 
-    before: int
-    behind: int = 0
+    before: list[int]
     moved: list[int] = field(default_factory=list)
+    end: int = 0
 
     def make_room(self, table: Table, scope: Scope) -> None:
-        after = self.behind
         for node in self.moved:
             table.unlink(node)
-            table.insert(node, table.next[after] if after else scope.first, scope)
-            after = node
+        for node in self.moved:
+            table.insert(node, self.end, scope)
 
 
 def place_edit(edit: Edit) -> Placement:
-    """Find the place for an edit's new nodes. Raises Decline where there is none."""
-    table, scope = edit.table, edit.scope
-    rank = table.rank
-    gone = set(edit.removals)
-    feeders: set[int] = set()
-    readers: set[int] = set()
+    """Find a place for each new node of an edit. Raises Decline where there is none."""
+    return _Placing(edit).place()
 
-    def feed(value: object) -> None:
-        if isinstance(value, int) and value and table.producer[value]:
-            node = table.owner_in(table.producer[value], scope)
-            if node:
-                feeders.add(node)
 
-    for planned in edit.nodes:
-        for value in planned.inputs:
-            feed(value)
-    anchors: set[int] = set()
-    for node, _, value in edit.inputs:
-        feed(value)
-        readers.add(node)
-        anchors.add(node)
-    for old, new in edit.replacements:
-        feed(new)
-        for user in table.uses[old]:
-            reader = table.owner_in(user, scope)
-            if reader and user not in gone:
-                readers.add(reader)
-        if table.producer[old]:
-            anchors.add(table.owner_in(table.producer[old], scope))
-    readers.discard(0)
-    anchors.discard(0)
-    for node, _ in edit.inlined:
-        anchors.add(node)
-    first = min(anchors or {edit.root}, key=rank.__getitem__)
-    last = max(feeders, key=rank.__getitem__, default=0)
-    if not last or rank[last] < rank[first]:
-        return Placement(first)
-    late = min((n for n in readers if rank[n] <= rank[last]), key=rank.__getitem__, default=0)
-    if not late:
-        return Placement(table.next[last])
-    limit = rank[last]
-    moved: set[int] = set()
-    stack = [n for n in readers if rank[n] <= limit]
-    while stack:
-        node = stack.pop()
-        if node in moved or node in gone:
-            continue
-        if node in feeders:
-            raise Decline(f"the rewrite would close a cycle through node {table.label(node)!r}")
-        moved.add(node)
-        for value in table.outputs[node]:
-            for user in table.uses[value]:
-                reader = table.owner_in(user, scope)
-                if reader and rank[reader] <= limit:
-                    stack.append(reader)
-    order = sorted(moved, key=rank.__getitem__)
-    return Placement(order[0], last, order)
+class _Placing:
+    """Nodes are ids of the table, and -1, -2, ... for what is new."""
+
+    def __init__(self, edit: Edit) -> None:
+        self.edit = edit
+        self.table = edit.table
+        self.rank = edit.table.rank
+        self.new = {id(planned): -1 - k for k, planned in enumerate(edit.nodes)}
+        self.replaced = {old for old, _ in edit.replacements}
+        self.rewired = {(node, slot) for node, slot, _ in edit.inputs}
+        self.gone = self.surely_gone()
+        self.edges = list(self.new_edges())
+
+    def place(self) -> Placement:
+        edit, rank = self.edit, self.rank
+        first = self.first()
+        behind = [0] * len(edit.nodes)  # the last node of the table that each new one waits for
+        for a, b in self.edges:
+            if b < 0:
+                waits = a if a > 0 else behind[-1 - a]
+                behind[-1 - b] = max(behind[-1 - b], waits, key=lambda n: rank[n] if n else -1)
+        late = [
+            (b, last)
+            for a, b in self.edges
+            if b > 0 and (last := a if a > 0 else behind[-1 - a]) and rank[last] >= rank[b]
+        ]
+        if late:
+            start = min((b for b, _ in late), key=rank.__getitem__)
+            end = max((*(last for _, last in late), *(n for n in behind if n)), key=rank.__getitem__)
+            return self.sort(start, end)
+        return Placement(
+            [first if not last or rank[last] < rank[first] else self.table.next[last] for last in behind]
+        )
+
+    def first(self) -> int:
+        """The first node of the table that the edit is about."""
+        table, scope = self.table, self.edit.scope
+        nodes = {node for node, _, _ in self.edit.inputs} | {node for node, _ in self.edit.inlined}
+        nodes |= {table.owner_in(table.producer[old], scope) for old in self.replaced if table.producer[old]}
+        nodes.discard(0)
+        return min(nodes or {self.edit.root}, key=self.rank.__getitem__)
+
+    # -- what reads what ----------------------------------------------------------------------------------------------
+
+    def maker(self, value: Operand) -> int:
+        """The node that makes a value, as seen in the edit's scope; 0 for inputs and constants."""
+        if isinstance(value, int):
+            producer = self.table.producer[value]
+            return self.table.owner_in(producer, self.edit.scope) if producer else 0
+        return 0 if value.node is None else self.new[id(value.node)]
+
+    def new_edges(self) -> Iterator[tuple[int, int]]:
+        """(maker, reader) for everything that the edit wires."""
+        for planned in self.edit.nodes:
+            for value in planned.inputs:
+                if maker := self.maker(value):
+                    yield maker, self.new[id(planned)]
+        for node, _, value in self.edit.inputs:
+            if maker := self.maker(value):
+                yield maker, node
+        for old, new in self.edit.replacements:
+            if maker := self.maker(new):
+                for reader in self.readers(old):
+                    if reader != maker:
+                        yield maker, reader
+
+    def readers(self, value: int) -> Iterator[int]:
+        """The nodes that will go on reading a value, as seen in the edit's scope."""
+        table = self.table
+        for user in dict.fromkeys(table.uses[value]):
+            if user in self.gone or not self.still_reads(user, value):
+                continue
+            if reader := table.owner_in(user, self.edit.scope):
+                yield reader
+
+    def still_reads(self, node: int, value: int) -> bool:
+        return any(
+            v == value and (node, slot) not in self.rewired for slot, v in enumerate(self.table.inputs[node])
+        )
+
+    def surely_gone(self) -> set[int]:
+        """The nodes among the removals that nothing will need."""
+        table = self.table
+        read = {v for planned in self.edit.nodes for v in planned.inputs if isinstance(v, int)}
+        read |= {v for _, _, v in self.edit.inputs if isinstance(v, int)}
+        read |= {v for _, v in self.edit.replacements if isinstance(v, int)}
+        gone: set[int] = set()
+        while True:
+            more = {
+                node
+                for node in self.edit.removals
+                if node not in gone
+                and all(
+                    v not in read
+                    and (
+                        v in self.replaced
+                        or (
+                            not table.output_count[v]
+                            and all(u in gone or not self.still_reads(u, v) for u in table.uses[v])
+                        )
+                    )
+                    for v in table.outputs[node]
+                    if v
+                )
+            }
+            if not more:
+                return gone
+            gone |= more
+
+    # -- the repair ---------------------------------------------------------------------------------------------------
+
+    def sort(self, start: int, end: int) -> Placement:
+        """Sort the nodes from `start` to `end`, and what is new among them."""
+        table, scope = self.table, self.edit.scope
+        members = [start]
+        while members[-1] != end:
+            members.append(table.next[members[-1]])
+        after = table.next[end]
+        inside = {*members, *self.new.values()}
+        follow: dict[int, set[int]] = {node: set() for node in inside}
+        for node in members:
+            for value in table.outputs[node]:
+                if value and value not in self.replaced:
+                    follow[node].update(self.readers(value))
+        for body in table.scopes:  # a body may return a value from outside as it is
+            owner = table.owner_in(body.owner, scope) if body.owner else 0
+            if owner in inside:
+                for value in body.outputs:
+                    if (maker := self.maker(value)) in inside:
+                        follow[maker].add(owner)
+        for a, b in self.edges:
+            if a in inside:
+                follow[a].add(b)
+        waiting = dict.fromkeys(inside, 0)
+        for node, readers in follow.items():
+            readers &= inside
+            readers.discard(node)
+            for reader in readers:
+                waiting[reader] += 1
+
+        def key(node: int) -> tuple[int, int, int]:
+            return (self.rank[node], 1, node) if node > 0 else (self.rank[start], 0, -node)
+
+        ready = [key(node) for node in inside if not waiting[node]]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, is_old, number = heapq.heappop(ready)
+            node = number if is_old else -number
+            order.append(node)
+            for reader in follow[node]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heapq.heappush(ready, key(reader))
+        if len(order) < len(inside):
+            stuck = min((n for n in members if waiting[n]), key=self.rank.__getitem__, default=start)
+            raise Decline(f"the rewrite would close a cycle through node {table.label(stuck)!r}")
+        before = [0] * len(self.new)
+        behind = after
+        for node in reversed(order):
+            if node > 0:
+                behind = node
+            else:
+                before[-1 - node] = behind
+        return Placement(before, [n for n in order if n > 0], after)

@@ -116,8 +116,10 @@ class _ScriptEdit:
             return value.id
         if isinstance(value, (list, tuple)) and value and all(isinstance(v, (Value, np.ndarray)) for v in value):
             return [v.id if isinstance(v, Value) else self.edit.constant(v, self.wish(name)) for v in value]
-        if isinstance(value, (np.ndarray, np.generic, ir.TensorProtocol, int, float, bool)):
-            return self.edit.constant(value if isinstance(value, ir.TensorProtocol) else np.asarray(value), self.wish(name))
+        if isinstance(value, (np.ndarray, np.generic, int, float)):
+            return self.edit.constant(np.asarray(value), self.wish(name))
+        if isinstance(value, ir.TensorProtocol):
+            return self.edit.constant(value, self.wish(name))
         raise self.edit.error(
             f"the callback returned {type(value).__name__} for {name!r}; a tensor is a numpy array, an onnx_ir tensor, "
             "a value of the match, or None"
@@ -225,7 +227,11 @@ class _ScriptEdit:
                 attributes.pop(name, None)
             else:
                 attributes[name] = attribute
-        wishes = [self.wish(v.name) if v.name else self.wish(schemas.split_key(op)[1].lower()) for v in node.outputs]
+        optional = 1 if info is None else info.min_outputs
+        wishes = [
+            self.wish(v.name or schemas.split_key(op)[1].lower()) if id(v) in self.script.read or slot < optional else ""
+            for slot, v in enumerate(node.outputs)
+        ]
         return self.edit.plan(op, inputs, attributes, wishes, wishes[0]).outputs
 
     def is_required(self, info: schemas.OpInfo | None, slot: int) -> bool:

@@ -188,6 +188,16 @@ class Table:
             node = self.scope(node).owner
         return node
 
+    def place(self, node: int) -> tuple[int, ...]:
+        """Where a node stands in the model, for sorting: the main graph first, bodies with the node that owns them."""
+        path: list[int] = []
+        scope = self.scope(node)
+        while node:
+            path.append(self.rank[node])
+            scope = self.scope(node)
+            node = scope.owner
+        return (scope.id, *reversed(path))
+
     # -- building (used by sources) -------------------------------------------------------------------------------
 
     def add_scope(self, scope: Scope) -> Scope:

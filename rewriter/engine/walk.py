@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rewriter.compiler.questions import Literal
@@ -62,16 +62,24 @@ def chain_up(table: Table, value: int, ops: Collection[str]) -> Chain:
 
 
 def lanes(
-    table: Table, values: Sequence[int], lane: Callable[..., Any], outer: tuple[int, ...], agree: tuple[int, ...]
-) -> list[tuple[Any, ...]] | None:
-    """Run a lane on each value: what each captured, or None where one does not fit or they do not agree."""
-    found: list[tuple[Any, ...]] = []
-    for value in values:
-        one = lane(value, *outer)
-        if one is None or (found and not all(same(table, found[0][k], one[k]) for k in agree)):
-            return None
-        found.append(one)
-    return found or None
+    table: Table,
+    values: Sequence[int],
+    lane: Callable[..., Iterator[tuple[Any, ...]]],
+    outer: tuple[int, ...],
+    agree: tuple[int, ...],
+) -> Iterator[list[tuple[Any, ...]]]:
+    """Run a lane on each value: what each captured, for each way of the first with which all the others agree."""
+    for first in lane(values[0], *outer) if values else ():
+        found = [first]
+        for value in values[1:]:
+            for one in lane(value, *outer):
+                if all(same(table, first[k], one[k]) for k in agree):
+                    found.append(one)
+                    break
+            else:
+                break
+        if len(found) == len(values):
+            yield found
 
 
 def holds(table: Table, value: int, marker: Marker) -> bool:

@@ -1,4 +1,6 @@
-"""External data: tensors that lie in a file beside the model, memory-mapped, never leaving the model's folder."""
+"""External data: tensors that lie in a file beside the model, memory-mapped, never leaving the model's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from rewriter.errors import ModelError
 def external_tensor(proto: TensorProto, base: Path | None) -> ir.ExternalTensor:
     """The tensor behind an external TensorProto, read lazily. Raises ModelError where it cannot be right.
 
-    The location must be a relative path inside the model's folder; offset and length must lie within the file and
-    length must be what shape and type say.
+    The location must be a relative path inside the model's folder; offset and length must lie within the file
+    and length must be what shape and type say.
     """
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     what = f"tensor {proto.name!r} with external data at {location!r}"
     if base is None:
-        raise ModelError(f"{what}: pass the model's path, so that its folder is known, or load the data first")
+        raise ModelError(
+            f"{what}: pass the model's path, so that its folder is known, or load the data first"
+        )
     folder = base.resolve()
     path = (folder / location).resolve()
     if not location or Path(location).is_absolute() or folder not in path.parents:
@@ -40,10 +44,20 @@ def external_tensor(proto: TensorProto, base: Path | None) -> ir.ExternalTensor:
         count *= dim
     needed = -(-count * dtype.bitwidth // 8)
     if length is not None and length != needed:
-        raise ModelError(f"{what}: length is {length}, but shape {list(proto.dims)} of {dtype.name} takes {needed} bytes")
+        raise ModelError(
+            f"{what}: length is {length}, but shape {list(proto.dims)} of {dtype.name} takes {needed} bytes"
+        )
     size = path.stat().st_size
     if offset < 0 or offset + needed > size:
-        raise ModelError(f"{what}: bytes {offset} to {offset + needed} lie outside of the file of {size} bytes")
+        raise ModelError(
+            f"{what}: bytes {offset} to {offset + needed} lie outside of the file of {size} bytes"
+        )
     return ir.ExternalTensor(
-        location, offset, needed, dtype, shape=ir.Shape(list(proto.dims)), name=proto.name, base_dir=str(folder)
+        location,
+        offset,
+        needed,
+        dtype,
+        shape=ir.Shape(list(proto.dims)),
+        name=proto.name,
+        base_dir=str(folder),
     )

@@ -1,11 +1,11 @@
 """Files as a source: a path in, a path out, and never a file that is half of one.
 
-A file is read once, as protobuf; the external data beside it stays where it is and is memory-mapped by whoever asks
-for a tensor, but every reference is checked at once, as a model without its weights is of no use to anybody. What is
-written appears whole or not at all: it goes to a temporary file in the target's folder, which then takes the
-target's name. A model that no rule changed is copied byte for byte. In the same folder the result refers to the
-input's data file; elsewhere it takes along what it still refers to, tensor by tensor, so that neither file is ever in
-memory whole.
+A file is read once, as protobuf; the external data beside it stays where it is and is memory-mapped by
+whoever asks for a tensor, but every reference is checked at once, as a model without its weights is of no use
+to anybody. What is written appears whole or not at all: it goes to a temporary file in the target's folder,
+which then takes the target's name. A model that no rule changed is copied byte for byte. In the same folder
+the result refers to the input's data file; elsewhere it takes along what it still refers to, tensor by
+tensor, so that neither file is ever in memory whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
-from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from rewriter.engine.table import Table
@@ -57,7 +56,7 @@ class FileSource:
             raise ModelError(f"{self.path}: the file has {len(data)} bytes, an ONNX model at most {LIMIT}")
         try:
             self.model.ParseFromString(data)
-        except DecodeError:
+        except Exception:  # DecodeError, and what else protobuf raises for bytes that are no message
             raise ModelError(f"{self.path}: not an ONNX model, or truncated") from None
         self.rest = len(data) - payload(self.model)
         base = self.path.parent
@@ -110,7 +109,9 @@ class FileSource:
                     place = target.parent / file.relative_to(self.path.parent)
                     if place.exists():
                         if not filecmp.cmp(file, place, shallow=False):
-                            raise ModelError(f"{place}: exists and is not this model's data; choose another folder")
+                            raise ModelError(
+                                f"{place}: exists and is not this model's data; choose another folder"
+                            )
                         continue
                     place.parent.mkdir(parents=True, exist_ok=True)
                     out.file(place, lambda to, file=file: copy_bytes(to, file, 0, file.stat().st_size))  # type: ignore[misc]
@@ -133,7 +134,7 @@ class FileSource:
 
 
 class Output:
-    """Files that appear together: each is written under a temporary name, and all take their names at the end."""
+    """Files that appear together: written under temporary names, they all take their own at the end."""
 
     def __init__(self) -> None:
         self.files: list[tuple[Path, Path]] = []
@@ -232,11 +233,11 @@ def payload(model: ModelProto) -> int:
         count = 1
         for dim in tensor.dims:
             count *= dim
-        found += count * BYTES.get(tensor.data_type, 1)
+        found += count * BYTES.get(int(tensor.data_type), 1)
     return found
 
 
-BYTES = {
+BYTES: dict[int, int] = {
     TensorProto.FLOAT: 4,
     TensorProto.INT32: 4,
     TensorProto.UINT32: 4,

@@ -1,10 +1,11 @@
 """onnx_ir.Model as a source: read straight into a table, and the journal written to a clone.
 
-Nothing goes through protobuf, which would lose and add things (see `ir.serde`). Values are read by their names, as a
-file would have them, so that one model gives one table in either form; handles are the caller's own objects, which
-are only ever read. The clone is made when something changed and not before, and nodes are found in it by position.
-In onnx_ir a value belongs to the node that produces it: where an edit lets another node produce a value, the sink
-moves what the old object says (name, type, metadata, annotations) to the output that takes its place.
+Nothing goes through protobuf, which would lose and add things (see `ir.serde`). Values are read by their
+names, as a file would have them, so that one model gives one table in either form; handles are the caller's
+own objects, which are only ever read. The clone is made when something changed and not before, and nodes are
+found in it by position. In onnx_ir a value belongs to the node that produces it: where an edit lets another
+node produce a value, the sink moves what the old object says (name, type, metadata, annotations) to the
+output that takes its place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from rewriter.engine.table import Scope, Table, ValueType
 from rewriter.errors import ModelError
 from rewriter.models.reader import fill_table
 
-ANNOTATION = "quant_parameter_tensor_names"  # where `ir.serde` keeps a quantization annotation, in `Value.meta`
+ANNOTATION = (
+    "quant_parameter_tensor_names"  # where `ir.serde` keeps a quantization annotation, in `Value.meta`
+)
 
 
 class IrSource:
@@ -50,7 +53,9 @@ class IrSource:
 
 
 def opsets_of(graph: ir.Graph) -> dict[str, int]:
-    return {("" if domain == "ai.onnx" else domain): version for domain, version in graph.opset_imports.items()}
+    return {
+        ("" if domain == "ai.onnx" else domain): version for domain, version in graph.opset_imports.items()
+    }
 
 
 def name_of(value: ir.Value | None, node: ir.Node | None = None) -> str:

@@ -1,9 +1,9 @@
 """Writing the journal back to a clone of an onnx_ir.Model.
 
-The steps have an order, because in onnx_ir a value is an output of its node and its uses are registered: first every
-value of the table gets its object in the clone (outputs of new nodes, and outputs that take over another value, carry
-what the old object said), then all inputs and graph outputs are pointed at those objects, and only then what is gone
-is taken out and what is new is put in its place.
+The steps have an order, because in onnx_ir a value is an output of its node and its uses are registered:
+first every value of the table gets its object in the clone (outputs of new nodes, and outputs that take over
+another value, carry what the old object said), then all inputs and graph outputs are pointed at those
+objects, and only then what is gone is taken out and what is new is put in its place.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _IrSink:
                 self.set_attribute(node, name, wanted)
         return self.out
 
-    # -- nodes and values -------------------------------------------------------------------------------------
+    # -- nodes and values ---------------------------------------------------------------------------------
 
     def make_node(self, node: int, handle: NewNode) -> ir.Node:
         table = self.table
@@ -125,7 +125,7 @@ class _IrSink:
         return made
 
     def place_outputs(self, nodes: list[int]) -> None:
-        """Let each output be what the table says; one that takes over another value says what that one said."""
+        """Let each output be what the table says; one that takes over a value says what that one said."""
         table = self.table
         nothing = _Saying(None, None, None, {}, {})
         said = {v: saying(self.values[v]) for n in nodes for v in table.outputs[n] if v in self.values}
@@ -188,7 +188,9 @@ class _IrSink:
     def arrange(self, graph: ir.Graph, order: list[ir.Node]) -> None:
         """Make the nodes of the graph these, in this order, moving no node that need not move."""
         staying = [node for node in order if node.graph is graph]
-        if len(staying) == len(order) == len(graph) and all(a is b for a, b in zip(graph, order, strict=True)):
+        if len(staying) == len(order) == len(graph) and all(
+            a is b for a, b in zip(graph, order, strict=True)
+        ):
             return
         for node in order:
             if node.graph is not None and node.graph is not graph:
@@ -210,14 +212,16 @@ class _IrSink:
                     graph.append(node)
             before = node
 
-    # -- attributes and domains ---------------------------------------------------------------------------------
+    # -- attributes and domains ---------------------------------------------------------------------------
 
     def set_attribute(self, node: int, name: str, value: Any) -> None:
         attributes = self.nodes[node].attributes
         if value is None:
             attributes.pop(name, None)
         else:
-            attributes[name] = self.attribute(node, name, value)
+            made = self.attribute(node, name, value)
+            made.doc_string = attributes[name].doc_string if name in attributes else None
+            attributes[name] = made
 
     def attribute(self, node: int, name: str, value: Any) -> ir.Attr:
         """An engine's value as an attribute, by the schema; objects of the source as they are."""
@@ -285,7 +289,9 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
             name=name,
             base_dir=tensor.base_dir,
         )
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=tensor.shape, name=name)
+    return ir.LazyTensor(
+        lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(list(tensor.shape.numpy())), name=name
+    )
 
 
 def clone(model: ir.Model) -> ir.Model:
@@ -332,7 +338,11 @@ def clone_unsorted(model: ir.Model) -> ir.Model:
         doc_string=model.doc_string,
         functions=[
             ir.Function(
-                f.domain, f.name, f.overload, graph=copy_graph(f.graph), attributes=list(f.attributes.values())
+                f.domain,
+                f.name,
+                f.overload,
+                graph=copy_graph(f.graph),
+                attributes=list(f.attributes.values()),
             )
             for f in model.functions.values()
         ],

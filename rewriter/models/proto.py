@@ -1,6 +1,8 @@
-"""ModelProto as a source: how the protobuf messages are shown to the reader, and read behind the table's handles.
+"""ModelProto as a source: how the protobuf messages are shown to the reader, and read behind the table's
+handles.
 
-Nothing is converted and nothing is copied: a node's handle is its NodeProto, an initializer's its TensorProto.
+Nothing is converted and nothing is copied: a node's handle is its NodeProto, an initializer's its
+TensorProto.
 """
 
 from __future__ import annotations
@@ -60,7 +62,11 @@ def value_type(proto: onnx.TypeProto) -> ValueType | None:
     shape: Shape | None = None
     if tensor.HasField("shape"):
         shape = tuple(
-            d.dim_value if d.HasField("dim_value") else (d.dim_param or None) if d.HasField("dim_param") else None
+            d.dim_value
+            if d.HasField("dim_value")
+            else (d.dim_param or None)
+            if d.HasField("dim_param")
+            else None
             for d in tensor.shape.dim
         )
     return ValueType(dtype, shape)
@@ -181,6 +187,8 @@ def read_proto(model: ModelProto, base: Path | None = None) -> Table:
         raise TypeError(f"expected an onnx.ModelProto, got {type(model).__name__}")
     if not model.HasField("graph"):
         raise ModelError("the model has no graph: the file is empty, or no ONNX model")
+    if model.ir_version < 1:
+        raise ModelError("the model states no ir_version: truncated, or no ONNX model")
     if model.ir_version >= 3 and not model.opset_import:
         raise ModelError("the model states no opset (opset_import): truncated, or no ONNX model")
     table = Table(ProtoAccess(model, base), model.ir_version)

@@ -1,9 +1,9 @@
 """Reading: the one pass that fills a table, whatever kind of model it is read from.
 
-A `GraphView` shows graphs and functions of a kind of model as lists of names and handles; the reader resolves the
-names scope by scope, outer before inner, and so finds what is wrong with a graph (dangling or doubled names, cycles)
-as a by-product, each a `ModelError` that names graph, node and tensor. Kinds of model share this pass, so that one
-model gives one table and one message, however it was passed.
+A `GraphView` shows graphs and functions of a kind of model as lists of names and handles; the reader resolves
+the names scope by scope, outer before inner, and so finds what is wrong with a graph (dangling or doubled
+names, cycles) as a by-product, each a `ModelError` that names graph, node and tensor. Kinds of model share
+this pass, so that one model gives one table and one message, however it was passed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GraphView(Protocol):
         ...
 
     def bodies(self, node: Any) -> Iterable[tuple[str, Any]]:
-        """The graphs among a node's attributes: `("body", graph)`, or `("bodies[0]", graph)` for one of a list."""
+        """A node's graphs by attribute: `("body", graph)`, or `("bodies[0]", graph)` for one of a list."""
         ...
 
 
@@ -46,7 +46,7 @@ def fill_table(
     graph: tuple[Any, str, Mapping[str, int]],
     functions: Iterable[tuple[Any, str, Mapping[str, int]]],
 ) -> None:
-    """Read the main graph and the functions, each given as handle, name and opset imports, and all bodies in them."""
+    """Read the main graph and the functions, each given as handle, name and opset imports, and all bodies."""
     reader = _Reader(table, view)
     handle, name, opsets = graph
     reader.read_graph(Scope(0, "graph", name or "graph", None, 0, "", handle, opsets))
@@ -104,7 +104,9 @@ class _Reader:
         while done < len(self.bodies):
             owner, parent, attribute, graph = self.bodies[done]
             done += 1
-            self.read_graph(Scope(0, "body", graph.name or "", parent, owner, attribute, graph, parent.opsets))
+            self.read_graph(
+                Scope(0, "body", graph.name or "", parent, owner, attribute, graph, parent.opsets)
+            )
 
     def enter(self, scope: Scope) -> None:
         scope.id = len(self.table.scopes)
@@ -123,7 +125,13 @@ class _Reader:
         """The hot loop: about 3 us a node. Returns the names used before they were defined."""
         table, bodies_of = self.table, self.view.bodies
         values, parent, scope_id = scope.values, scope.parent, scope.id
-        ops, inputs, outputs, scope_of, handles = table.op, table.inputs, table.outputs, table.scope_of, table.handle
+        ops, inputs, outputs, scope_of, handles = (
+            table.op,
+            table.inputs,
+            table.outputs,
+            table.scope_of,
+            table.handle,
+        )
         producer, uses, members = table.producer, table.uses, scope.nodes
         pending: dict[str, int] = {}
         add_value = table.add_value
@@ -149,7 +157,8 @@ class _Reader:
                     value = pending.pop(name, 0)
                     if not value:
                         raise ModelError(
-                            f"graph {scope.name!r}: node {node.name or op_type!r} writes {name!r}, which is defined already"
+                            f"graph {scope.name!r}: node {node.name or op_type!r} writes {name!r}, "
+                            "which is defined already"
                         )
                     self.unsorted.add(scope_id)
                 else:
@@ -184,7 +193,8 @@ class _Reader:
         for name, value in pending.items():
             user = table.uses[value][0]
             raise ModelError(
-                f"graph {scope.name!r}: node {table.label(user)!r} ({table.op[user]}) reads {name!r}, which nothing produces"
+                f"graph {scope.name!r}: node {table.label(user)!r} ({table.op[user]}) reads {name!r}, "
+                "which nothing produces"
             )
         for name in self.view.outputs(scope.handle):
             value = scope.values.get(name) or self.lookup(name, scope.parent)

@@ -1,8 +1,8 @@
 """Writing the journal back: the edits, and nothing else, on a copy of the ModelProto.
 
-Everything that the edits do not name (unknown fields, annotations, training info, sparse initializers, order) is
-carried by protobuf's own copy, so it cannot change. Order is restored by sorting the repeated field in place, which
-moves pointers and copies no node.
+Everything that the edits do not name (unknown fields, annotations, training info, sparse initializers, order)
+is carried by protobuf's own copy, so it cannot change. Order is restored by sorting the repeated field in
+place, which moves pointers and copies no node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rewriter.models.proto import AttributeReference
 
 
 def write_proto(table: Table, model: ModelProto, in_place: bool = False) -> ModelProto:
-    """The model with the table's edits. `model` is the one the table was read from; it is left alone unless `in_place`."""
+    """The model with the table's edits. `model` is what the table was read from; left alone unless `in_place`."""
     if not table.is_changed:
         return model
     out = model
@@ -71,7 +71,7 @@ class _Sink:
             if scope.id in needed:
                 self.write_scope(scope, graph, scope.id in dirty)
 
-    def body(self, scope: Scope) -> GraphProto:
+    def body(self, scope: Scope) -> Any:
         for attribute in self.protos[scope.owner].attribute:
             if attribute.name == scope.attribute and attribute.type == AttributeProto.GRAPH:
                 return attribute.g
@@ -103,7 +103,9 @@ class _Sink:
             keys = iter([place.get(node, len(order)) for node in present])
             graph.node.sort(key=lambda _: next(keys))
             del graph.node[len(order) :]
-            for node, proto in zip(order, graph.node, strict=True):  # sorting moves the messages behind the wrappers
+            for node, proto in zip(
+                order, graph.node, strict=True
+            ):  # sorting moves the messages behind the wrappers
                 self.protos[node] = proto
         self.drop_value_info(scope, graph)
 
@@ -116,14 +118,22 @@ class _Sink:
         proto.output.extend([names[v] for v in outputs])
 
     def set_attributes(self, node: int, proto: NodeProto, values: dict[str, Any]) -> None:
+        """Write attributes where they stand, new ones after the others; None takes one away."""
         table = self.table
         for name, value in values.items():
-            for position, attribute in enumerate(proto.attribute):
-                if attribute.name == name:
-                    del proto.attribute[position]
-                    break
-            if value is not None:
-                proto.attribute.append(attribute_proto(table.op[node], table.version(node), name, value))
+            place = next((k for k, a in enumerate(proto.attribute) if a.name == name), None)
+            if value is None:
+                if place is not None:
+                    del proto.attribute[place]
+                continue
+            made = attribute_proto(table.op[node], table.version(node), name, value)
+            if place is None:
+                proto.attribute.append(made)
+            else:
+                old = proto.attribute[place]
+                if old.HasField("doc_string"):
+                    made.doc_string = old.doc_string
+                old.CopyFrom(made)
 
     def add_node(self, graph: Any, node: int, scope: Scope) -> NodeProto:
         table = self.table
@@ -157,7 +167,13 @@ class _Sink:
         while scope.parent is not None:
             scope = scope.parent
         if scope.kind == "function":
-            holders.append(next(f for f in self.out.functions if f.name == scope.name and list(f.input) == list(scope.handle.input)))
+            holders.append(
+                next(
+                    f
+                    for f in self.out.functions
+                    if f.name == scope.name and list(f.input) == list(scope.handle.input)
+                )
+            )
         for holder in holders:
             if all(entry.domain != domain for entry in holder.opset_import):
                 holder.opset_import.add(domain=domain, version=scope.opsets.get(domain, 1))
@@ -212,6 +228,8 @@ def tensor_info(name: str, tensor: ir.TensorProtocol) -> ValueInfoProto:
 
 def attribute_proto(key: str, version: int, name: str, value: Any) -> AttributeProto:
     """An attribute as protobuf: engine values by the schema, messages of a source as they are."""
+    if isinstance(value, (int, float, str, list)):
+        return schemas.make_attribute(key, version, name, value)
     if isinstance(value, AttributeReference):
         raise ValueError(f"attribute {name!r} refers to an attribute of the function and cannot be written")
     if isinstance(value, ir.Graph):

@@ -158,11 +158,12 @@ def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned
         f"bias {name!r}", lambda: qm.quantize_bias_for(b, x_scale, scale, beta=factors.beta, repeat=repeat)
     )
     m.note(op=node.op_type, bias=name, bias_shape=list(bias.codes.shape))
-    return bias_tensors(bias, "b_new_scale") | ({"w_scale": scale_like(m, scale)} if factors.alpha != 1 else {})
+    return bias_tensors(bias, "b_new_scale")
 
 
-def scale_like(m: Match, scale: np.ndarray) -> np.ndarray:
-    return scale.reshape(m.array("w_scale").shape)
+def folded_scale(m: Match) -> np.ndarray:
+    """The scale of a Gemm's quantized weight with alpha folded in, rounded once to float32."""
+    return np.asarray(m.array("w_scale").astype(np.float64) * m.attribute("alpha"), np.float32)
 
 
 def is_right(m: Match, x_scale: np.float32, w_scale: np.ndarray, repeat: int) -> bool:

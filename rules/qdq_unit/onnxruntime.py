@@ -28,7 +28,7 @@ def ort_weight_and_bias(m: Match) -> Returned:
     x_scale = input_scale(m)
     require_reaches_q(m)
     weight = m.value("w")
-    if not is_initializer(m, weight) or type_name(weight) != FLOAT32:
+    if not (m.is_local(weight) and is_folded(m, weight)) or type_name(weight) != FLOAT32:
         raise NoMatch
     bias = rank_1_bias(m)
     w = qm.ort_weight(weight.numpy())
@@ -37,7 +37,7 @@ def ort_weight_and_bias(m: Match) -> Returned:
         return returned | {"b_quantized": None, "b_scale": None}
     b = qm.ort_bias(bias, x_scale, w.scale)
     m.note(op=m.root.op_type, weight=weight.name, shape=list(w.codes.shape), granularity="per tensor")
-    return returned | {"b_quantized": b.codes, "b_scale": b.scale}
+    return returned | {"b_quantized": b.codes, "b_scale": b.scale.reshape(product_shape(x_scale, w.scale))}
 
 
 def ort_bias_only(m: Match) -> Returned:
@@ -63,30 +63,47 @@ def ort_bias_only(m: Match) -> Returned:
             raise NoMatch
     b = qm.ort_bias(bias, x_scale, w_scale)
     m.note(op=m.root.op_type, bias=m.value("b").name, bias_shape=list(b.codes.shape))
-    return {"b_quantized": b.codes, "b_new_scale": b.scale, "axis": b.axis}
+    return {"b_quantized": b.codes, "b_new_scale": b.scale.reshape(product_shape(x_scale, w_scale)), "axis": b.axis}
 
 
 def input_scale(m: Match) -> np.ndarray:
     scale = m.value("x_scale")
-    if scale.shape not in ((), (1,)) or not scale.is_constant:
+    if scale.shape not in ((), (1,)):
+        raise NoMatch
+    refuse_overridable(scale)
+    if not scale.is_constant:
         raise NoMatch
     return scale.numpy()
 
 
-def is_initializer(m: Match, value: Value) -> bool:
-    """An initializer of the node's own graph; ONNX Runtime makes one of every Constant node."""
-    if value.is_overridable and m.is_local(value):
+def refuse_overridable(value: Value) -> None:
+    if value.is_overridable:
         raise Decline(f"{value.name!r} is also a graph input, so the caller can override it")
-    return value.producer_type in (None, "Constant") and value.is_constant and m.is_local(value)
+
+
+def is_folded(m: Match, value: Value) -> bool:
+    """Whether the value is an initializer by the time the optimizer looks: constant folding comes first, but for Q/DQ."""
+    refuse_overridable(value)
+    producer = m.reads(value).producer
+    if producer is None or producer.op_type == "Constant":
+        return value.is_constant
+    if producer.op_type.endswith(("QuantizeLinear", "DequantizeLinear")):
+        return False
+    return value.is_constant and all(is_folded(m, v) for v in producer.inputs if v is not None)
 
 
 def rank_1_bias(m: Match) -> np.ndarray | None:
     bias = m.maybe("b")
     if bias is None:
         return None
-    if not is_initializer(m, bias) or len(bias.shape or ()) != 1 or type_name(bias) != FLOAT32:
+    if not is_folded(m, bias) or len(bias.shape or ()) != 1 or type_name(bias) != FLOAT32:
         raise NoMatch
     return bias.numpy()
+
+
+def product_shape(x_scale: np.ndarray, w_scale: np.ndarray) -> tuple[int, ...]:
+    """The shape in which ONNX Runtime's Mul leaves the bias' scale: [1] if either factor has it."""
+    return np.broadcast_shapes(x_scale.shape, w_scale.shape)
 
 
 def require_reaches_q(m: Match) -> None:

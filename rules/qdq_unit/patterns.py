@@ -269,6 +269,19 @@ def gemm_with_bias(
 
 
 @script(default_opset=op)
+def gemm_with_bias_and_alpha(
+    x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Tensor, w_new_scale: Tensor, w_zp: Optional,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, alpha: float, beta: float,
+) -> Tensor:  # fmt: skip
+    x = P.Op(x_q, x_scale, x_zp, types=DQ)
+    w_dq = P.Op(w_q, w_new_scale, w_zp, types=DQ)
+    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis)
+    gemm = op.Gemm(x, w_dq, b_dq, alpha=alpha, beta=beta)
+    act = P.Chain(gemm, ops=ACTIVATIONS)
+    return P.Op(act, y_scale, y_zp, types=Q)
+
+
+@script(default_opset=op)
 def matmul_add_float_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional, b: ConstantBias,
     y_scale: Tensor, y_zp: Optional,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rewriter import Decline, Match, RuleSet, rule
+from rewriter import Decline, Match, NoMatch, RuleSet, rule
 from rules.backends import BACKENDS
 from rules.qdq_unit import patterns as p
-from rules.qdq_unit.complete import Factors, Returned, complete_bias, complete_unit
+from rules.qdq_unit.complete import Factors, Returned, complete_bias, complete_unit, folded_scale
 from rules.qdq_unit.onnxruntime import ort_bias_only, ort_weight_and_bias
 from rules.qdq_unit.unit import describe
 
 SCHEMES = ("symmetric", "onnxruntime")
 OPSETS = (10, None)  # QuantizeLinear came with opset 10
 NEW_DQ = {"x": ("w_dq", "b_dq")}
+GEMM_BIAS = [p.gemm_float_bias, p.gemm_quantized_bias]
 
 
 def own(rules: Any) -> bool:
@@ -109,12 +110,23 @@ class WeightBias(RuleSet):
         self.require(m, "conv")
         return returned
 
-    @rule([p.gemm_float_bias, p.gemm_quantized_bias], p.gemm_with_bias, inherit={"x": "b_dq"}, opset=OPSETS, enabled=own)
+    @rule(GEMM_BIAS, p.gemm_with_bias, inherit={"x": "b_dq"}, opset=OPSETS, enabled=own)
     def gemm_bias(self, m: Match) -> Returned:
-        """Gemm whose weight is quantized: the bias, with alpha folded into the weight's scale."""
+        """Gemm whose weight is quantized: the bias."""
+        if float(m.attribute("alpha")) != 1:
+            raise NoMatch
         returned = complete_bias(m, "gemm", Factors.of(m))
         self.require(m, "gemm")
         return returned | folded(m)
+
+    @rule(GEMM_BIAS, p.gemm_with_bias_and_alpha, inherit={"x": "b_dq", "w": "w_dq"}, opset=OPSETS, enabled=own)
+    def gemm_bias_alpha(self, m: Match) -> Returned:
+        """Gemm whose weight is quantized and whose alpha is not 1: the bias, with alpha folded into the weight's scale."""
+        if float(m.attribute("alpha")) == 1:
+            raise NoMatch
+        returned = complete_bias(m, "gemm", Factors.of(m))
+        self.require(m, "gemm")
+        return returned | folded(m) | {"w_new_scale": folded_scale(m)}
 
     @rule(
         [p.matmul_add_float_bias, p.matmul_add_quantized_bias],

@@ -18,7 +18,10 @@ FLOAT32 = "float"
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit as a backend sees it. Types are ONNX names in lower case ("int8"), None where unknown."""
+    """A unit as a backend sees it. Types are ONNX names in lower case ("int8"), None where unknown.
+
+    x or y is paired if a QuantizeLinear and a DequantizeLinear with one consumer each stand on it and nothing else.
+    """
 
     op: str
     x_type: str | None
@@ -26,9 +29,8 @@ class Unit:
     x_has_zero_point: bool
     x_scale_is_constant: bool
     y_scale_is_constant: bool
-    x_is_graph_input: bool
-    x_consumers: int
-    y_consumers: int
+    x_is_paired: bool
+    y_is_paired: bool
     bias_is_constant: bool
     activations: tuple[str, ...]
     redundant: tuple[bool, ...]
@@ -99,31 +101,41 @@ def describe(m: Match, core: str) -> Unit:
         x_has_zero_point=m.maybe("x_zp") is not None,
         x_scale_is_constant=m.value("x_scale").is_constant,
         y_scale_is_constant=m.value("y_scale").is_constant,
-        x_is_graph_input=x_q.is_graph_input,
-        x_consumers=len(m.reads(x).users),
-        y_consumers=y_consumers(m),
+        x_is_paired=is_paired(m, x_q) and sole_user(m, x) is not None,
+        y_is_paired=y_is_paired(m),
         bias_is_constant=bias is None or bias.is_constant,
         activations=tuple(n.op_type for n in activations),
         redundant=tuple(is_redundant(n, m) for n in activations),
     )
 
 
-def y_consumers(m: Match) -> int:
-    """How many nodes read the unit's output once it is dequantized; a graph output counts as none."""
+def sole_user(m: Match, value: Value) -> Node | None:
+    """The one node that reads a value, if it is no graph output."""
+    users = m.reads(value).users
+    return users[0] if len(users) == 1 and not value.is_graph_output else None
+
+
+def is_paired(m: Match, x_q: Value) -> bool:
+    producer = m.reads(x_q).producer
+    return producer is not None and producer.op_type.endswith("QuantizeLinear") and sole_user(m, x_q) is not None
+
+
+def y_is_paired(m: Match) -> bool:
     y = m.root.outputs[0]
     assert y is not None
-    count = 0
-    for node in m.reads(y).users:
-        out = node.outputs[0]
-        if node.op_type.endswith("DequantizeLinear") and out is not None:
-            count += len(m.reads(out).users) + out.is_graph_output
-        else:
-            count += 1
-    return count
+    user = sole_user(m, y)
+    if user is None or not user.op_type.endswith("DequantizeLinear") or user.outputs[0] is None:
+        return False
+    return len(m.reads(user.outputs[0]).users) + user.outputs[0].is_graph_output == 1
 
 
 def is_redundant(node: Node, m: Match) -> bool:
-    """Whether the output's quantization clips all that a Relu or Clip would."""
+    """Whether the output's quantization clips all that a Relu or Clip would, as ONNX Runtime sees it.
+
+    A Relu is redundant where the zero point is the smallest code; a Clip where its bounds quantize to the smallest and the
+    largest code. (onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc; a Clip
+    stays where the scale has shape [1], and so does the first of two: measured with 1.32.)
+    """
     zero_point, scale = m.maybe("y_zp"), m.value("y_scale")
     kind = quantized_type(m, "y_zp", m.root)
     if kind not in ("uint8", "int8", "uint16", "int16") or not scale.is_constant:
@@ -132,14 +144,14 @@ def is_redundant(node: Node, m: Match) -> bool:
         return False
     info = np.iinfo(np.dtype(kind))
     zero = 0 if zero_point is None else int(zero_point.numpy().reshape(-1)[0])
-    step = float(scale.numpy().reshape(-1)[0])
-    low, high = (info.min - zero) * step, (info.max - zero) * step
     if node.op_type == "Relu":
         return zero == info.min
-    bounds = [clip_bound(node, k, name) for k, name in ((1, "min"), (2, "max"))]
-    if any(b is None for b in bounds):
+    floor, ceiling = clip_bound(node, 1, "min"), clip_bound(node, 2, "max")
+    clips = [n for n in m.nodes("act") if n.op_type == "Clip"]
+    if floor is None or ceiling is None or scale.shape != () or len(clips) > 1:
         return False
-    return bounds[0] <= low and bounds[1] >= high  # type: ignore[operator]
+    step = np.float32(scale.numpy())
+    return bool(np.rint(np.float32(floor) / step) + zero <= info.min and np.rint(np.float32(ceiling) / step) + zero >= info.max)
 
 
 def clip_bound(node: Node, slot: int, attribute: str) -> float | None:

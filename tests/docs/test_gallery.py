@@ -52,6 +52,7 @@ def gelu_text(scaled: str, total: str, first: tuple[str, str], last: tuple[str, 
     constants = ", ".join(
         f"float {name} = {{{value}}}"
         for name, value in [("half", 0.5), ("one", 1), ("sqrt2", 1.4142135), ("rsqrt2", 0.70710677)]
+        if re.search(rf"\b{name}\b", scaled + total + "half")
     )
     return f"""g (float[2,3] x) => (float[2,3] y) <{constants}> {{
         {scaled}
@@ -142,16 +143,15 @@ def test_layer_norm(opset: int, square: str, bias: str | None, commuted: bool) -
         (17, ("axes = [-1]", "axes = [-2]")),
         (17, ("Pow(c, two)", "Mul(c, x)")),
         (17, ("float two = {2}", "float two = {3}")),
-        (17, ("<axes = [-1]>(q)", "<axes = [-1], keepdims = 0>(q)")),
         (18, ("axes = {-1}", "axes = {-2}")),
+        (18, ("ReduceMean (q, axes)", "ReduceMean <keepdims = 0> (q, axes)")),
     ],
 )
 def test_no_layer_norm(opset: int, change: tuple[str, str]) -> None:
     text = layer_norm_text(opset, "Pow(c, two)", "bias", False).replace(*change)
-    if "keepdims" in change[1]:
-        text = text.replace("float[2,3,4] x", "float[3,3,4] x").replace("float[2,3,4] y", "float[3,3,4] y")
-        text = text.replace("float eps =", "float[3,3,1] zero = {0,0,0,0,0,0,0,0,0}, float eps =")
-        text = text.replace("ve = Add(v, eps)", "vv = Add(v, eps)\n ve = Add(zero, vv)")
+    if "keepdims" in change[1]:  # then it is the rows that are scaled
+        text = text.replace("float[2,3,4] ", "float[2,4,4] ").replace("float eps = {1e-5}", "float[4] eps = {1, 2, 3, 4}")
+        text = text.replace("[2,4,4] x", "[4,4] x").replace("[2,4,4] y", "[4,4] y").replace("float[4] eps = {1, 2, 3, 4}", "float eps = {1e-5}")
     unchanged(parse(text, opset), layer_normalization)
 
 
@@ -277,15 +277,12 @@ def test_reshape_with_allowzero_keeps_it() -> None:
     assert result.model.graph.node[0].attribute[0].i == 1
 
 
-def test_a_run_time_shape_is_declined() -> None:
+def test_a_run_time_shape_is_no_match() -> None:
     text = """g (float[2,3] x, int64[1] s) => (float[n] y) <int64[2] inner = {3, 2}> {
         a = Reshape(x, inner)
         y = Reshape(a, s)
     }"""
-    model = parse(text)
-    result = rewriting.run(model, reshape_chain)
-    assert not result.changed
-    assert [d.reason for d in result.report.declined] == ["shape is not a constant"]
+    assert not rewriting.run(parse(text), reshape_chain).changed
 
 
 def test_three_reshapes() -> None:
@@ -395,11 +392,11 @@ def test_batch_norm_in_training_mode_stays() -> None:
 def test_a_conv_that_others_read_is_declined() -> None:
     model = conv_bn(0, 17, True, 2)
     model.graph.output.append(onnx.helper.make_tensor_value_info("c", 1, [2, 6, 5, 5]))
-    unchanged(model, fold_batch_norm, "conv is also a graph output")
+    unchanged(model, fold_batch_norm, "'c' would change, but is also a graph output")
     del model.graph.output[1]
     model.graph.node.append(onnx.helper.make_node("Relu", ["c"], ["z"]))
     model.graph.output.append(onnx.helper.make_tensor_value_info("z", 1, [2, 6, 5, 5]))
-    unchanged(model, fold_batch_norm, "conv has 2 consumers")
+    unchanged(model, fold_batch_norm, "'c' would change, but has consumers outside")
 
 
 def test_a_shared_weight_is_folded_twice() -> None:
@@ -429,7 +426,7 @@ def qlinear_conv(seed: int, opset: int, bias: bool, per_channel: bool, signed: b
     arrays = {
         "xs": np.float32(0.05),
         "xz": kind(3),
-        "w": rng.integers(-127, 127, (6, 4, 3, 3), np.int8),
+        "w": rng.integers(-63, 63, (6, 4, 3, 3), np.int8),  # 7 bits: no kernel saturates
         "ws": scales,
         "wz": np.zeros(scales.shape, np.int8),
         "ys": np.float32(0.2),
