@@ -57,7 +57,7 @@ ONNXRUNTIME = Backend(
             QDQ_SELECTORS,
         ),
         Fact(
-            lambda u: u.y_type in EIGHT_BITS,
+            lambda u: u.y_type in EIGHT_BITS or u.output_stays_float,
             lambda u: f"onnxruntime fuses 8-bit activations only, y is {u.y_type}",
             QDQ_SELECTORS,
         ),
@@ -72,7 +72,7 @@ ONNXRUNTIME = Backend(
             QDQ_SELECTORS,
         ),
         Fact(
-            lambda u: all(u.redundant),
+            lambda u: all(u.redundant) or u.output_stays_float,
             lambda u: (
                 "onnxruntime drops a Relu or Clip before a QuantizeLinear only where the quantized range makes it redundant; "
                 f"here it is not: {', '.join(n for n, r in zip(u.activations, u.redundant, strict=True) if not r)}"
@@ -85,7 +85,7 @@ ONNXRUNTIME = Backend(
             QDQ_SELECTORS,
         ),
         Fact(
-            lambda u: u.x_type != "int8" or u.x_is_paired,
+            lambda u: u.x_type != "int8" or u.x_is_paired or (u.runs_as_gemm and u.stays_int8),
             lambda u: (
                 "onnxruntime on x86 fuses an int8 input only where it comes from a QuantizeLinear and neither that nor its "
                 "DequantizeLinear has several consumers; uint8 would fuse"
@@ -93,7 +93,7 @@ ONNXRUNTIME = Backend(
             S8_TO_U8,
         ),
         Fact(
-            lambda u: u.y_type != "int8" or u.y_is_paired,
+            lambda u: u.y_type != "int8" or u.y_is_paired or u.output_stays_float or (u.runs_as_gemm and u.stays_int8),
             lambda u: (
                 "onnxruntime on x86 fuses an int8 output only where it goes to one DequantizeLinear with one consumer; "
                 "uint8 would fuse"

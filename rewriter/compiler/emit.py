@@ -36,6 +36,7 @@ class DeclineInfo:
 
     variants: tuple[int, ...]
     question: Question
+    step: Step
 
 
 class Emitter:
@@ -117,6 +118,9 @@ class Emitter:
                 inside.add(user)
                 self.write(depth, f"for n{user} in uses[{parent}]:")
             self.tree(edge.target, depth + 1, inside, room - 1)
+            if edge.declines and step.kind == "any_user":  # the loop has nothing to try, and so nothing to say
+                self.write(depth, f"if not uses[{parent}]:")
+                self.decline(edge, Question("uses", (step.position,), 1), depth, known)
             return
         if isinstance(step, Lanes):
             inside = self.lanes_step(step, depth, known)
@@ -127,6 +131,7 @@ class Emitter:
         self.write(depth, f"if {self.condition(step)}:")
         self.tree(edge.target, depth + 1, known, room - 1)
         if edge.declines:
+            self.write(depth, "else:")
             self.decline(edge, step, depth, known)
 
     def decline(self, edge: Edge, step: Question, depth: int, known: set[int]) -> None:
@@ -135,10 +140,9 @@ class Emitter:
             core = self.lowered[variant].core_position
             assert core is not None
             by_core.setdefault(core, []).append(variant)
-        self.write(depth, "else:")
         for core, variants in by_core.items():
             self.define(core, depth + 1, set(known))
-            self.declines.append(DeclineInfo(tuple(variants), step))
+            self.declines.append(DeclineInfo(tuple(variants), step, edge.step))
             seen = ", ".join(self.variable(p) for p in step.positions)
             self.write(depth + 1, f"no({len(self.declines) - 1}, {self.variable(core)}, ({seen},))")
 

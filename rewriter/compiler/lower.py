@@ -355,10 +355,14 @@ class _Lowering:
 
     def ordered(self) -> list[tuple[Step, bool]]:
         space = self.space
+        placed = (space.positions[p] for p in self.node_positions.values())
+        funnels = {p.parent for p in placed if p.kind == "user"}  # their one consumer is looked at only if it is one
 
         def key(step: Step, early: bool) -> tuple[int, int, int, str]:
             late = 1 if self.has_core and not early else 0
             if isinstance(step, Question):
+                if step.kind in ("uses", "inner") and step.positions[0] in funnels:
+                    return (late, -1, step.positions[0], step.kind)
                 return (late, step.cost, max(step.positions), f"{step.kind} {step.argument!r}")
             return (late, 3 if isinstance(step, Loop) else 7, step.position, repr(step))
 

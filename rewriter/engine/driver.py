@@ -257,7 +257,7 @@ class _Driver:
                 leaf = program.leaves[number]
                 if self.run.in_window(leaf, core) is not None:
                     continue
-                progress = next(k for k, (step, _) in enumerate(leaf.lowered.steps) if step == info.question)
+                progress = next(k for k, (step, _) in enumerate(leaf.lowered.steps) if step == info.step)
                 progress -= len(leaf.lowered.steps)  # how many questions were left
                 if core in best and best[core][0] >= progress:
                     continue

@@ -250,6 +250,7 @@ class Edit:
                 inputs.pop()
             effect.added.append(table.add_node(planned.op, inputs, outputs, handle, scope, before))
         for node, attribute in self.inlined:
+            orphans.extend(table.inputs[node])
             inline_body(table, node, attribute, effect)
         for node, slot, value in self.inputs:
             if slot < len(table.inputs[node]):

@@ -277,6 +277,12 @@ class _ScriptEdit:
         have = self.table.inputs[node]
         writes: list[tuple[int, PValue | None]] = list(kept.inputs)
         writes += [(slot, target.inputs[slot]) for slot, name in kept.overridable if name in self.returned]
+        known = {slot for slot, _ in writes}  # an empty chain stands for what goes into it, which may be another value
+        writes += [
+            (slot, v)
+            for slot, v in enumerate(target.inputs)
+            if slot not in known and v is not None and v.node is not None and v.node.chain
+        ]
         upstream = any(v is not None and v.node is not None and id(v.node) in self.changed for v in target.inputs)
         planned: list[tuple[int, Operand]] = []
         for slot, value in writes:
@@ -316,7 +322,7 @@ class _ScriptEdit:
         assert not isinstance(start, list)
         if not nodes:
             self.bound[id(output)] = start
-            if isinstance(start, New):
+            if isinstance(start, New) or start != self.match_value(kept.source.outputs[0]):
                 self.changed.add(id(target))
             return
         if isinstance(start, New) or self.table.inputs[nodes[0]][0] != start:

@@ -370,6 +370,14 @@ class Table:
             self.changed_attributes.setdefault(node, {})[name] = value
 
     def remove_node(self, node: int) -> None:
+        """Take a node away, and all that is in its bodies."""
+        for scope in self.scopes:
+            if scope.owner == node:
+                for value in scope.outputs:
+                    self.output_count[value] -= 1
+                scope.outputs = []
+                for member in list(self.nodes(scope)):
+                    self.remove_node(member)
         self.touched_values.update(self.inputs[node])
         self.touched_producers.update(self.outputs[node])
         for value in self.inputs[node]:

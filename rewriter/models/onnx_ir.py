@@ -88,7 +88,7 @@ def attribute_value(attribute: ir.Attr) -> Any:
     if attribute.is_ref():
         from rewriter.models.proto import AttributeReference
 
-        return AttributeReference(attribute.ref_attr_name or "")
+        return AttributeReference(attribute.ref_attr_name or "", attribute.type.value)
     value = attribute.value
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")

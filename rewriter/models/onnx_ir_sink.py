@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+from onnx import TensorProto
 
 from rewriter import schemas
 from rewriter.engine.table import NewNode, Scope, Table
@@ -82,6 +83,11 @@ class _IrSink:
     def write(self) -> ir.Model:
         table = self.table
         alive = [scope for scope in table.scopes if is_alive(table, scope)]
+        for scope in table.scopes:
+            if not is_alive(
+                table, scope
+            ):  # its values may become outputs of the graph that they were moved to
+                self.graphs[scope.id].outputs.clear()
         present = {scope.id: list(table.nodes(scope)) for scope in alive}
         members = [node for nodes in present.values() for node in nodes]
         for node in members:
@@ -227,9 +233,7 @@ class _IrSink:
         """An engine's value as an attribute, by the schema; objects of the source as they are."""
         table = self.table
         if isinstance(value, AttributeReference):
-            raise ModelError(
-                f"node {table.label(node)!r}: attribute {name!r} refers to an attribute of the function"
-            )
+            return ir.RefAttr(name, value.name, ir.AttributeType(value.kind))
         if isinstance(value, ir.Graph):
             return ir.AttrGraph(name, self.adopt(value, table.scope(node)))
         if isinstance(value, ir.TensorProtocol):
@@ -279,6 +283,11 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """The tensor for an initializer of this name; one that is known by another name is left as it is."""
     if tensor.name is None or tensor.name in ("", name):
         return tensor
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        proto = TensorProto()
+        proto.CopyFrom(tensor.raw)
+        proto.name = name
+        return ir.serde.TensorProtoTensor(proto)
     if isinstance(tensor, ir.ExternalTensor):
         return ir.ExternalTensor(
             tensor.location,

@@ -25,14 +25,15 @@ TENSOR = AttributeProto.TENSOR
 class AttributeReference:
     """An attribute of a function's node that stands for the caller's attribute of that name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kind: int) -> None:
         self.name = name
+        self.kind = kind  # an AttributeProto.AttributeType
 
 
 def attribute_value(proto: AttributeProto) -> Any:
     """An AttributeProto as a Python value; tensors as ir.TensorProtocol; other messages as they are."""
     if proto.ref_attr_name:
-        return AttributeReference(proto.ref_attr_name)
+        return AttributeReference(proto.ref_attr_name, proto.type)
     kind = proto.type
     if kind == AttributeProto.INT:
         return proto.i

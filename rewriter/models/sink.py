@@ -18,7 +18,7 @@ from rewriter.models.proto import AttributeReference
 
 
 def write_proto(table: Table, model: ModelProto, in_place: bool = False) -> ModelProto:
-    """The model with the table's edits. `model` is what the table was read from; left alone unless `in_place`."""
+    """The model, which the table was read from, with the table's edits; a copy unless `in_place`."""
     if not table.is_changed:
         return model
     out = model
@@ -119,14 +119,13 @@ class _Sink:
 
     def set_attributes(self, node: int, proto: NodeProto, values: dict[str, Any]) -> None:
         """Write attributes where they stand, new ones after the others; None takes one away."""
-        table = self.table
         for name, value in values.items():
             place = next((k for k, a in enumerate(proto.attribute) if a.name == name), None)
             if value is None:
                 if place is not None:
                     del proto.attribute[place]
                 continue
-            made = attribute_proto(table.op[node], table.version(node), name, value)
+            made = self.attribute(node, name, value)
             if place is None:
                 proto.attribute.append(made)
             else:
@@ -134,6 +133,11 @@ class _Sink:
                 if old.HasField("doc_string"):
                     made.doc_string = old.doc_string
                 old.CopyFrom(made)
+
+    def attribute(self, node: int, name: str, value: Any) -> AttributeProto:
+        if isinstance(value, AttributeReference):
+            return AttributeProto(name=name, type=value.kind, ref_attr_name=value.name)  # type: ignore[arg-type]
+        return attribute_proto(self.table.op[node], self.table.version(node), name, value)
 
     def add_node(self, graph: Any, node: int, scope: Scope) -> NodeProto:
         table = self.table
@@ -155,7 +159,7 @@ class _Sink:
         proto.input.extend([names[v] for v in table.inputs[node]])
         proto.output.extend([names[v] for v in table.outputs[node]])
         for name, value in handle.attributes.items():
-            proto.attribute.append(attribute_proto(table.op[node], table.version(node), name, value))
+            proto.attribute.append(self.attribute(node, name, value))
         if table.ir_version >= 10:  # NodeProto.metadata_props exists from IR version 10 on
             for key, text in handle.metadata.items():
                 proto.metadata_props.add(key=key, value=text)

@@ -32,8 +32,26 @@ class Unit:
     x_is_paired: bool
     y_is_paired: bool
     bias_is_constant: bool
+    bias_rank: int | None
+    x_rank: int | None
+    has_add: bool
     activations: tuple[str, ...]
     redundant: tuple[bool, ...]
+
+    @property
+    def runs_as_gemm(self) -> bool:
+        """A Gemm, or what ONNX Runtime makes one of: a MatMul of rank 2 with a constant Add."""
+        return self.op == "Gemm" or (self.has_add and self.x_rank == 2)
+
+    @property
+    def output_stays_float(self) -> bool:
+        """A MatMul with Add of rank 3 whose Q is not right behind it: ONNX Runtime multiplies in integers to a float output."""
+        return self.has_add and self.x_rank == 3 and (bool(self.activations) or (self.bias_rank or 0) > 1)
+
+    @property
+    def stays_int8(self) -> bool:
+        """int8 on both sides, neither of which ONNX Runtime turns into uint8 on x86."""
+        return (self.x_type, self.y_type) == ("int8", "int8") and not (self.x_is_paired or self.y_is_paired)
 
 
 def type_name(value: Value | None) -> str | None:
@@ -93,7 +111,8 @@ def describe(m: Match, core: str) -> Unit:
     x = m.output("x")
     x_q = m.value("x_q")
     activations = m.nodes("act")
-    bias = m.maybe("b") if "b" in m.names else None
+    held = [m[name] for name in ("b", "b_q") if name in m.names]
+    bias = next((v for v in held if v is not None), None)
     return Unit(
         op=m.node(core).op_type,
         x_type=type_name(m.maybe("x_zp")) or type_name(x_q) or "uint8",
@@ -104,6 +123,9 @@ def describe(m: Match, core: str) -> Unit:
         x_is_paired=is_paired(m, x_q) and sole_user(m, x) is not None,
         y_is_paired=y_is_paired(m),
         bias_is_constant=bias is None or bias.is_constant,
+        bias_rank=None if bias is None or bias.shape is None else len(bias.shape),
+        x_rank=len(x.shape) if "add" in m.names and x.shape is not None else None,
+        has_add="add" in m.names,
         activations=tuple(n.op_type for n in activations),
         redundant=tuple(is_redundant(n, m) for n in activations),
     )

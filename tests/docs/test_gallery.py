@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -25,7 +24,8 @@ from docs.gallery.reshape import reshape_chain
 from docs.gallery.skip_layer_norm import skip_layer_norm
 from docs.gallery.transpose import transposes
 from rewriter import RuleSet
-from tests import rewriting, sessions
+from tests import rewriting
+from tests.docs.gallery_page import DOCS, MODULES, page
 from tests.rewriting import ops, parse
 
 
@@ -701,7 +701,6 @@ def test_names_of_a_branch_that_exist_outside() -> None:
 
 # The gallery as a whole
 
-GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 ALL = (
     erf_gelu + layer_normalization + transposes + reshape_chain + matmul_add_to_gemm + fold_batch_norm
     + qlinear_conv_to_qdq + concat_dequantize + qdq_pairs + skip_layer_norm + constant_if
@@ -725,8 +724,5 @@ def test_a_transformer_block_with_all_rules() -> None:
 
 
 def test_the_page_shows_every_module_as_it_is() -> None:
-    page = (GALLERY.parent / "gallery.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    modules = sorted(p.read_text() for p in GALLERY.glob("*.py"))
-    assert sorted(blocks) == modules, "write it anew: python -m tests.docs.gallery_page"
-
+    assert sorted(MODULES) == sorted(p.stem for p in (DOCS / "gallery").glob("*.py"))
+    assert (DOCS / "gallery.md").read_text() == page(), "write it anew: python -m tests.docs.gallery_page"

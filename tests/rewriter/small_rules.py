@@ -9,7 +9,7 @@ from onnxscript import opset17 as op
 from onnxscript import script
 
 from rewriter import Match, rewrite, rule
-from rewriter.pattern import Const, Float, Tensor
+from rewriter.pattern import Const, Float, P, Tensor
 
 
 @script(default_opset=op)
@@ -56,9 +56,28 @@ def less_leaky(x: Tensor) -> Tensor:
     return y
 
 
+@script(default_opset=op)
+def thresholded(x: Tensor) -> Tensor:
+    z = op.ThresholdedRelu(x)
+    return z
+
+
+@script(default_opset=op)
+def any_leaky(x: Tensor) -> Tensor:
+    y = op.LeakyRelu(x)
+    return y
+
+
+@script(default_opset=op)
+def an_if(c: Annotated[Tensor, Const]) -> Tensor:
+    y = P.Op(c, types=["If"])
+    return y
+
+
 relus = rewrite(relu_of_relu, one_relu, name="relus")
 negs = rewrite(negated_twice, kept, name="negs")
 leak = rewrite(leaky, less_leaky, name="leak")
+threshold = rewrite(any_leaky, thresholded, inherit={"y": "z"}, name="threshold")
 
 
 @rule(doubled, halved)
@@ -67,6 +86,12 @@ def mul_to_div(m: Match) -> dict[str, Any]:
     two = m.array("two")
     m.note(factor=float(two.reshape(-1)[0]))
     return {"half": (1 / two).astype(np.float32)}
+
+
+@rule(an_if)
+def constant_if(m: Match) -> None:
+    """A constant If becomes its branch: the one edit that moves nodes between graphs."""
+    m.edit.inline(m.node("y"), "then_branch" if m.array("c") else "else_branch")
 
 
 everything = relus + negs + leak + mul_to_div

@@ -88,7 +88,7 @@ def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run(words, capture_output=True, text=True, cwd=root, check=False, **options)
 
 
-# -- what it does ------------------------------------------------------------------------------------------------------
+# -- what it does ----------------------------------------------------------------------------------------
 
 
 def test_the_main_job_on_the_example(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_shipped_rules_are_listed() -> None:
     assert "    conv: " in result.stdout
 
 
-# -- rules and options by name -----------------------------------------------------------------------------------------
+# -- rules and options by name ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("attribute", ["mine", "Mine"])
@@ -220,7 +220,7 @@ def test_rules_that_cannot_be_loaded(model: Path, tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------------------------
 
 
 def test_errors_are_one_line_on_stderr(model: Path, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ What is kept is asked bit for bit: the expected file is the input with the edit 
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,133 +13,35 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import helper
 
 import rewriter
-from rewriter.models import files
-from tests.rewriter.small_rules import everything, mul_to_div, relus
+import rules
+from rewriter.models.proto import graphs_of
+from tests import qdq_models, qdq_unit
+from tests.rewriter.small_models import (
+    CHAIN,
+    FUNCTION,
+    INLINED,
+    NESTED,
+    OLD,
+    TEXTS,
+    UNSORTED,
+    all_uses,
+    as_file,
+    check_uses,
+    decorated,
+    parse,
+    tensor_names,
+)
+from tests.rewriter.small_rules import constant_if, everything, leak, mul_to_div, relus, threshold
 from tests.sessions import run
-
-CHAIN = """<ir_version: 10, opset_import: ["" : 20, "custom" : 1]>
-chain (float[2,3] x, float[3] given) => (float[2,3] y, float[2,3] z)
-<float[2,3] a, float[3] given = {1, 2, 3}, float[1] two = {2}, float stale> {
-    [first] a = Relu(x)
-    [second] b = Relu(a)
-    [third] y = Mul(b, two)
-    [fourth] z = Add(y, given)
-}"""
-
-NESTED = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
-nested (float[2] x, bool c, int64 n, float[4,2] xs) => (float[2] y, float[2] p, float[4,2] q, float[2] r)
-<float[1] two = {2}> {
-    h = Abs(x)
-    y = If (c) <
-        then_branch = then () => (float[2] t) { t0 = Relu(h) t1 = Relu(t0) t = Mul(t1, two) },
-        else_branch = other () => (float[2] e) {
-            e0 = Neg(h) e1 = Neg(e0)
-            e = If (c) <
-                then_branch = deep () => (float[2] d) <float[1] four = {4}>
-                { d0 = Mul(e1, four) d = Relu(d0) },
-                else_branch = bare () => (float[2] i) { i = Identity(e1) }
-            >
-        }
-    >
-    p = Loop (n, c, x) <
-        body = step (int64 k, bool go, float[2] s) => (bool on, float[2] v)
-        { on = Identity(go) v0 = Relu(s) v1 = Relu(v0) v = Add(v1, two) }
-    >
-    s, q = Scan <num_scan_inputs = 1,
-        body = row (float[2] s_in, float[2] e_in) => (float[2] s_out, float[2] w)
-        { s_out = Add(s_in, e_in) w0 = Relu(s_out) w1 = Relu(w0) w = Mul(w1, two) }
-    > (x, xs)
-    r = local.twice(x)
-}
-<domain: "local", opset_import: ["" : 20]>
-twice (a) => (b) {
-    two = Constant <value = float[1] {2}> ()
-    f0 = Relu(a)
-    f1 = Relu(f0)
-    b = Mul(f1, two)
-}"""
-
-OLD = """<ir_version: 3, opset_import: ["" : 9]>
-old (float[2] x, float[1] two) => (float[2] y) <float[1] two = {2}> {
-    y = Mul(x, two)
-}"""
-
-UNSORTED = """<ir_version: 10, opset_import: ["" : 20]>
-unsorted (float[2] x) => (float[2] y) {
-    y = Relu(b)
-    b = Relu(a)
-    a = Neg(x)
-}"""
-
-TEXTS = {"chain": CHAIN, "nested": NESTED, "old": OLD, "unsorted": UNSORTED}
-
-
-def parse(text: str) -> onnx.ModelProto:
-    return parser.parse_model(text)
-
-
-def unknown_field(message: Any, number: int) -> None:
-    """Give a message a field that this version of ONNX does not know: a varint 1."""
-    key, data = number << 3, bytearray()
-    while key > 127:
-        data.append(key & 127 | 128)
-        key >>= 7
-    message.MergeFromString(bytes([*data, key, 1]))
-
-
-def decorated() -> onnx.ModelProto:
-    """CHAIN with everything in it that a rewriter is tempted to lose."""
-    model = parse(CHAIN)
-    graph = model.graph
-    model.doc_string, model.producer_name, model.model_version = "a model", "somebody", 7
-    for key in ("k", "k", "l"):
-        model.metadata_props.add(key=key, value=key * 2)
-        graph.metadata_props.add(key=key, value=key)
-        graph.node[3].metadata_props.add(key=key, value=key)
-    graph.node[1].doc_string = "kept"
-    graph.node[1].metadata_props.add(key="namespace", value="block")
-    sparse = graph.sparse_initializer.add()
-    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "sparse"))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(1, np.int64), "sparse_indices"))
-    sparse.dims.append(4)
-    graph.value_info.append(helper.make_tensor_value_info("nobody", TensorProto.FLOAT, ["n", None]))
-    note = graph.quantization_annotation.add(tensor_name="b")
-    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="stale")
-    training = model.training_info.add()
-    training.algorithm.name = "train"
-    training.algorithm.node.append(helper.make_node("Relu", ["x"], ["train_a"]))
-    training.algorithm.node.append(helper.make_node("Relu", ["train_a"], ["train_b"]))
-    model.opset_import.add(domain="custom", version=1)
-    function = model.functions.add(name="unused", domain="custom")
-    function.opset_import.add(domain="", version=20)
-    function.input.append("fx")
-    function.output.append("fy")
-    function.node.append(helper.make_node("Abs", ["fx"], ["fy"], doc_string="fn"))
-    function.value_info.append(helper.make_tensor_value_info("fy", TensorProto.FLOAT, [2]))
-    for message in (model, graph, graph.node[1], graph.node[3], graph.initializer[0], function):
-        unknown_field(message, 1000)
-    return model
 
 
 def count(model: onnx.ModelProto, op_type: str) -> int:
     """How often an op type occurs, in bodies and functions too."""
-    return files_graph_ops(model).count(op_type)
-
-
-def files_graph_ops(model: onnx.ModelProto) -> list[str]:
-    from rewriter.models.proto import graphs_of
-
     holders: list[Any] = [*graphs_of(model), *model.functions]
-    return [node.op_type for holder in holders for node in holder.node]
-
-
-def as_file(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
-    path = folder / name
-    path.write_bytes(model.SerializeToString())
-    return path
+    return [node.op_type for holder in holders for node in holder.node].count(op_type)
 
 
 # -- the three kinds -------------------------------------------------------------------------------------
@@ -299,194 +199,67 @@ def test_without_a_change_the_very_object_comes_back(wrap: Callable[[Any], Any])
     assert not result.changed
 
 
+def test_a_body_moves_into_its_owners_graph(tmp_path: Path) -> None:
+    model, other = parse(INLINED), ir.from_proto(parse(INLINED))
+    before, names = ir.to_proto(other), tensor_names(other)
+    chosen = constant_if >> relus
+    result, twin = rewriter.run(model, chosen), rewriter.run(other, chosen)
+    assert [node.op_type for node in result.model.graph.node] == ["Neg", "Add", "Mul", "If", "Abs", "Mul"]
+    assert sorted(t.name for t in result.model.graph.initializer) == ["k", "k_1", "u"]
+    assert result.report.counts == {"constant_if": 1, "relus": 1}  # nothing is done in the branch that went
+    assert ir.to_proto(twin.model) == ir.to_proto(ir.from_proto(result.model))
+    assert twin.report == result.report
+    assert ir.to_proto(other) == before
+    assert tensor_names(other) == names
+    check_uses(twin.model)
+    written = rewriter.apply(as_file(model, tmp_path), chosen)
+    assert written.read_bytes() == result.model.SerializeToString()
+    for d in (True, False):
+        feeds = {"x": np.array([-5, 2], np.float32), "d": np.array(d)}
+        for want, have in zip(run(model, feeds), run(result.model, feeds), strict=True):
+            np.testing.assert_array_equal(want, have)
+
+
+def test_a_changed_attribute_keeps_its_place_and_doc() -> None:
+    model = parse(CHAIN)
+    node = model.graph.node[3]
+    del node.input[1]
+    node.op_type, node.domain = "LeakyRelu", ""
+    node.attribute.append(helper.make_attribute("alpha", 0.01, doc_string="why"))
+    node.attribute.append(helper.make_attribute("zeta", 1))
+    (alpha, zeta) = rewriter.apply(model, leak).graph.node[3].attribute
+    assert (alpha.name, alpha.f, alpha.doc_string, zeta.name) == ("alpha", 0.25, "why", "zeta")
+    twin = rewriter.apply(ir.from_proto(model), leak)
+    assert ir.to_proto(twin).graph.node[3].attribute[0] == alpha
+
+
+def test_a_new_node_takes_over_a_reference_to_the_callers_attribute() -> None:
+    result = rewriter.apply(parse(FUNCTION), threshold)
+    (node,) = result.functions[0].node
+    assert (node.op_type, node.attribute[0].ref_attr_name) == ("ThresholdedRelu", "slope")
+    assert node.attribute[0].type == onnx.AttributeProto.FLOAT
+    twin = rewriter.apply(ir.from_proto(parse(FUNCTION)), threshold)
+    assert ir.to_proto(twin).functions[0].node[0].attribute == node.attribute
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_generated_units_come_out_the_same_in_every_kind(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    model = qdq_models.build(qdq_unit.draw(rng), rng)
+    other = ir.from_proto(model)
+    before = ir.to_proto(other)
+    result, twin = rewriter.run(model, rules.weight_bias), rewriter.run(other, rules.weight_bias)
+    assert ir.to_proto(twin.model) == ir.to_proto(ir.from_proto(result.model))
+    assert twin.report == result.report
+    assert ir.to_proto(other) == before
+    check_uses(twin.model)
+    written = rewriter.apply(as_file(model, tmp_path), rules.weight_bias)
+    assert written.read_bytes() == result.model.SerializeToString()
+
+
 def test_output_is_for_paths_only() -> None:
     for model in (parse(CHAIN), ir.from_proto(parse(CHAIN))):
         with pytest.raises(TypeError, match="path"):
             rewriter.apply(model, everything, "out.onnx")
     with pytest.raises(TypeError, match="dict"):
         rewriter.apply({}, everything)
-
-
-def all_uses(model: ir.Model) -> list[Any]:
-    graphs = [model.graph, *model.graph.subgraphs()]
-    return [[tuple(v.uses()) for v in node.outputs] for graph in graphs for node in graph]
-
-
-def check_uses(model: ir.Model) -> None:
-    """Everything that a clone's nodes and values refer to lies in the clone."""
-    roots = [model.graph, *(f.graph for f in model.functions.values())]
-    graphs = [graph for root in roots for graph in (root, *root.subgraphs())]
-    nodes = {id(node) for graph in graphs for node in graph}
-    owned = {id(v) for graph in graphs for v in (*graph.inputs, *graph.initializers.values())}
-    owned |= {id(v) for graph in graphs for node in graph for v in node.outputs}
-    for graph in graphs:
-        assert all(id(value) in owned for value in graph.outputs)
-        for node in graph:
-            assert node.graph is graph
-            assert all(value is None or id(value) in owned for value in node.inputs)
-            for value in node.outputs:
-                assert all(id(use.node) in nodes for use in value.uses())
-
-
-# -- files -----------------------------------------------------------------------------------------------
-
-
-def test_paths_come_back_as_they_were_given(tmp_path: Path) -> None:
-    path = as_file(parse(CHAIN), tmp_path)
-    assert rewriter.apply(path, everything) == tmp_path / "model.rewritten.onnx"
-    assert rewriter.apply(str(path), everything) == str(tmp_path / "model.rewritten.onnx")
-    assert rewriter.apply(path, everything, tmp_path / "out.onnx") == tmp_path / "out.onnx"
-    assert path.read_bytes() == parse(CHAIN).SerializeToString()
-
-
-def test_an_unchanged_file_is_copied_byte_for_byte(tmp_path: Path) -> None:
-    model = decorated()
-    data = model.SerializeToString() + bytes([200, 63, 1])  # an unknown field after all others
-    path = tmp_path / "model.onnx"
-    path.write_bytes(data)
-    result = rewriter.run(path, NOTHING)
-    assert not result.changed
-    assert result.model.read_bytes() == data
-
-
-NOTHING = everything.only("negs")
-
-
-def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
-    path = as_file(parse(CHAIN), tmp_path)
-    link = tmp_path / "link.onnx"
-    link.symlink_to(path)
-    before = path.read_bytes()
-    for rules in (everything, NOTHING):
-        for target in (path, tmp_path / "." / "model.onnx", link):
-            with pytest.raises(rewriter.ModelError, match="overwrite the input"):
-                rewriter.apply(path, rules, target)
-    assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.onnx", "model.onnx"]
-
-
-def test_an_older_output_is_replaced(tmp_path: Path) -> None:
-    path, target = as_file(parse(CHAIN), tmp_path), tmp_path / "out.onnx"
-    target.write_text("old")
-    rewriter.apply(path, everything, target)
-    onnx.checker.check_model(str(target), full_check=True)
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_nothing(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, target = as_file(parse(CHAIN), tmp_path), tmp_path / "out.onnx"
-    target.write_text("old")
-
-    def fails(descriptor: int) -> None:
-        raise error
-
-    monkeypatch.setattr(os, "fsync", fails)
-    for rules in (everything, NOTHING):
-        with pytest.raises((rewriter.ModelError, KeyboardInterrupt), match=r"cannot be written|^$"):
-            rewriter.apply(path, rules, target)
-    assert target.read_text() == "old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "out.onnx"]
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    path = as_file(parse(CHAIN), tmp_path)
-    with pytest.raises(rewriter.ModelError, match="there is no folder"):
-        rewriter.apply(path, everything, tmp_path / "no" / "out.onnx")
-    with pytest.raises(rewriter.ModelError, match="no regular file"):
-        rewriter.apply(path, everything, tmp_path)
-
-
-# -- external data ---------------------------------------------------------------------------------------
-
-
-def external(folder: Path, floats: int = 3) -> Path:
-    """CHAIN with both initializers in `weights/model.data`."""
-    model = parse(CHAIN)
-    (folder / "weights").mkdir(parents=True)
-    data = b""
-    for tensor in model.graph.initializer:
-        payload = numpy_helper.to_array(tensor).tobytes()
-        tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (
-            ("location", "weights/model.data"),
-            ("offset", len(data)),
-            ("length", len(payload)),
-        ):
-            tensor.external_data.add(key=key, value=str(value))
-        data += payload
-    (folder / "weights" / "model.data").write_bytes(data)
-    return as_file(model, folder)
-
-
-def test_in_the_same_folder_the_data_file_is_shared(tmp_path: Path) -> None:
-    path = external(tmp_path)
-    before = digest(tmp_path)
-    written = rewriter.apply(path, everything)
-    model = onnx.load(written, load_external_data=False)
-    kept, new = model.graph.initializer
-    assert [e.value for e in kept.external_data] == ["weights/model.data", "0", "12"]
-    assert (kept.name, new.data_location) == ("given", TensorProto.DEFAULT)
-    assert digest(tmp_path).items() >= before.items()
-    assert_runs(written)
-
-
-def test_in_another_folder_the_data_that_is_still_used_goes_along(tmp_path: Path) -> None:
-    path = external(tmp_path / "in")
-    (tmp_path / "out").mkdir()
-    written = rewriter.apply(path, everything, tmp_path / "out" / "new.onnx")
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["new.onnx", "new.onnx.data"]
-    assert (tmp_path / "out" / "new.onnx.data").read_bytes() == np.array([1, 2, 3], np.float32).tobytes()
-    for folder in (tmp_path / "in" / "weights", tmp_path / "in"):
-        for file in folder.iterdir():
-            if file.is_file():
-                file.unlink()
-    assert_runs(written)
-
-
-def test_an_unchanged_model_takes_its_data_files_along(tmp_path: Path) -> None:
-    path = external(tmp_path / "in")
-    (tmp_path / "out").mkdir()
-    target = tmp_path / "out" / "new.onnx"
-    rewriter.apply(path, NOTHING, target)
-    assert target.read_bytes() == path.read_bytes()
-    copied = tmp_path / "out" / "weights" / "model.data"
-    assert copied.read_bytes() == (tmp_path / "in" / "weights" / "model.data").read_bytes()
-    rewriter.apply(path, NOTHING, target)  # the same data is there already
-    copied.write_bytes(b"other")
-    with pytest.raises(rewriter.ModelError, match=r"exists and is not this model's data"):
-        rewriter.apply(path, NOTHING, target)
-    assert copied.read_bytes() == b"other"
-
-
-def test_the_data_file_is_never_overwritten(tmp_path: Path) -> None:
-    path = external(tmp_path)
-    with pytest.raises(rewriter.ModelError, match="overwrite the input"):
-        rewriter.apply(path, everything, tmp_path / "weights" / "model.data")
-
-
-def test_what_would_pass_two_gigabytes_goes_to_a_data_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = as_file(parse(CHAIN), tmp_path)
-    monkeypatch.setattr(files, "LIMIT", path.stat().st_size)
-    written = rewriter.apply(path, everything)
-    model = onnx.load(written, load_external_data=False)
-    assert {t.name: t.data_location for t in model.graph.initializer}["given"] == TensorProto.DEFAULT
-    assert model.graph.initializer[1].external_data[0].value == "model.rewritten.onnx.data"
-    assert_runs(written)
-
-
-def digest(folder: Path) -> dict[str, str]:
-    found = (p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
-
-
-def assert_runs(path: Path) -> None:
-    onnx.checker.check_model(str(path), full_check=True)
-    x = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
-    y, z = run(path, {"x": x})
-    np.testing.assert_array_equal(y, 2 * np.maximum(x, 0))
-    np.testing.assert_array_equal(z, y + np.array([1, 2, 3], np.float32))

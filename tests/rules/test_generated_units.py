@@ -53,10 +53,11 @@ def no_units(unit: Unit) -> int:
 
 
 def has_float(unit: Unit) -> bool:
-    """Whether anything is to be done at all, so that what is not done has to be declined."""
-    return unit.weight_form == "float" or (
-        unit.bias != "none" and unit.bias_form in ("float", "int32 of wrong scale")
-    )
+    """Whether anything is float, so that what is not done has to be declined.
+
+    A unit that is quantized throughout is mended where its bias' scale is wrong, but no word is lost where it is no unit.
+    """
+    return unit.weight_form == "float" or (unit.bias != "none" and unit.bias_form == "float")
 
 
 def check(unit: Unit, seed: int = 0) -> None:
@@ -106,7 +107,7 @@ def check_bias(bias: oracle.Operand) -> None:
     assert np.abs(bias.codes.array.astype(np.int64)).max() < 2**31 - 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(24))
 def test_random_units(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     for _ in range(50):
@@ -146,7 +147,7 @@ def loads_optimized(unit: Unit) -> bool:
     return not (reshaped and unit.opset >= 21 and "int8" in (unit.x_type, unit.y_type))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(24))
 def test_the_onnxruntime_backend_quantizes_what_fuses(seed: int) -> None:
     """No unit in vain, and none missed of those that fuse once they are quantized."""
     rng = np.random.default_rng(2000 + seed)
