@@ -21,7 +21,7 @@ from rewriter.engine.table import Table
 from rewriter.models.source import Source, open_source
 from rewriter.pattern.graph import Place
 from rewriter.report import Report
-from rewriter.rule import Definition, Rule, RuleSet
+from rewriter.rule import Definition, Rule, RuleSet, Script
 
 M = TypeVar("M")
 
@@ -84,7 +84,7 @@ def read(model: Any) -> Reading:
     return Reading(source, source.read())
 
 
-def find(model: Any, rules: RuleSet | onnxscript.OnnxFunction) -> Iterator[Match]:
+def find(model: Any, rules: RuleSet | onnxscript.OnnxFunction[..., Any]) -> Iterator[Match]:
     """Every place where a rule's source (or a bare pattern script) fits, in the order of the model; changes nothing.
 
     Only the pattern is asked, not the callback. `model` may be a `Reading`.
@@ -112,7 +112,7 @@ def check_rules(rules: Any) -> RuleSet:
     return rules
 
 
-def pattern_rule(pattern: onnxscript.OnnxFunction) -> Rule:
+def pattern_rule(pattern: onnxscript.OnnxFunction[..., Any]) -> Rule:
     """A rule that only finds: a bare pattern."""
     from rewriter.reading import read_script
 

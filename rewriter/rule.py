@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rewriter.engine.match import Match
 
 Callback = Callable[..., Mapping[str, Any] | None]
-Script = onnxscript.OnnxFunction
+Script = onnxscript.OnnxFunction[..., Any]
 Window = tuple[int, int | None]
 
 

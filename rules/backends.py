@@ -1,25 +1,28 @@
 """What each backend runs as an integer kernel, as data.
 
-`generic` is the ONNX standard alone: every unit of the form is completed. A named backend adds facts; a unit that
-misses one would stay float there and only lose accuracy, so it is declined with that fact's reason. Each fact carries
-its source. The rules read this table; nothing else knows a backend.
+`generic` is the ONNX standard alone: every unit of the form is completed. A named backend adds facts about activations,
+weights and biases; a unit that misses one would stay float there and only lose accuracy, so it is declined with that
+fact's sentence. Facts come from the backends' documents and sources, named beside them. The rules read this table;
+nothing else knows a backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rules.qdq_unit.unit import Unit
 
-EIGHT_BITS = ("int8", "uint8")
+CHANNEL, TENSOR = "channel", "tensor"
+EVERYWHERE: Mapping[str, str] = dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), CHANNEL)
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that a backend needs of a unit."""
+    """Something that a backend needs of a unit: what, the sentence if it is missed, and where that is written."""
 
     holds: Callable[[Unit], bool]
     reason: Callable[[Unit], str]
@@ -28,48 +31,64 @@ class Fact:
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend: what it needs of a unit, beyond the form that the ONNX standard describes."""
+    """A backend.
+
+    Args:
+        name: how options name it.
+        source: where its facts are written.
+        activations: element types that x and y may have; None for any.
+        granularity: per op, "channel" (a weight scale per output channel) or "tensor"; an op that is missing has no
+            integer kernel.
+        bias: "int32" at the scale x_scale * w_scale, "float", or "int8" with a power-of-two scale of its own.
+        shares_constants: whether two units may read one bias initializer.
+        power_of_two: whether all scales must be powers of two.
+        facts: what else it needs.
+    """
 
     name: str
-    facts: tuple[Fact, ...]
+    source: str
+    activations: tuple[str, ...] | None = None
+    granularity: Mapping[str, str] = field(default_factory=lambda: EVERYWHERE)
+    bias: str = "int32"
+    shares_constants: bool = True
+    power_of_two: bool = False
+    facts: tuple[Fact, ...] = ()
 
     def why_not(self, unit: Unit) -> str | None:
         """The first fact that the unit misses, as a sentence; None if it runs as an integer kernel."""
+        if unit.op not in self.granularity:
+            return f"{self.name} has no integer kernel for {unit.op}"
+        if self.activations is not None:
+            for what, kind in (("x", unit.x_type), ("y", unit.y_type)):
+                if kind not in self.activations and not (what == "y" and unit.output_stays_float):
+                    return f"{self.name} takes {' or '.join(self.activations)} activations, {what} is {kind}"
         return next((fact.reason(unit) for fact in self.facts if not fact.holds(unit)), None)
 
 
-QDQ_SELECTORS = "onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc"
-S8_TO_U8 = "onnxruntime/core/optimizer/qdq_transformer/qdq_s8_to_u8.cc"
+def is_power_of_two(value: float | None) -> bool:
+    return value is not None and value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5
 
-GENERIC = Backend("generic", ())
+
+# -- onnxruntime ------------------------------------------------------------------------------------------------------
+
+SELECTORS = "onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc"
+S8_TO_U8 = "onnxruntime/core/optimizer/qdq_transformer/qdq_s8_to_u8.cc, and measured with 1.32"
 
 ONNXRUNTIME = Backend(
     "onnxruntime",
-    (
-        Fact(
-            lambda u: u.op != "ConvTranspose",
-            lambda u: "onnxruntime has no integer kernel for ConvTranspose",
-            QDQ_SELECTORS,
-        ),
-        Fact(
-            lambda u: u.x_type in EIGHT_BITS,
-            lambda u: f"onnxruntime fuses 8-bit activations only, x is {u.x_type}",
-            QDQ_SELECTORS,
-        ),
-        Fact(
-            lambda u: u.y_type in EIGHT_BITS or u.output_stays_float,
-            lambda u: f"onnxruntime fuses 8-bit activations only, y is {u.y_type}",
-            QDQ_SELECTORS,
-        ),
+    SELECTORS,
+    activations=("uint8", "int8"),
+    granularity={"Conv": CHANNEL, "Gemm": CHANNEL, "MatMul": CHANNEL},
+    facts=(
         Fact(
             lambda u: u.op != "Gemm" or u.x_has_zero_point,
             lambda u: "onnxruntime fuses a Gemm only where x has an explicit zero point",
-            QDQ_SELECTORS,
+            SELECTORS,
         ),
         Fact(
-            lambda u: u.x_scale_is_constant and u.y_scale_is_constant,
+            lambda u: u.x_scale is not None and u.y_scale is not None,
             lambda u: "onnxruntime needs constant scales of x and y",
-            QDQ_SELECTORS,
+            SELECTORS,
         ),
         Fact(
             lambda u: all(u.redundant) or u.output_stays_float,
@@ -82,13 +101,13 @@ ONNXRUNTIME = Backend(
         Fact(
             lambda u: u.bias_is_constant,
             lambda u: "onnxruntime fuses a run-time bias only behind a DequantizeLinear",
-            QDQ_SELECTORS,
+            SELECTORS,
         ),
         Fact(
             lambda u: u.x_type != "int8" or u.x_is_paired or (u.runs_as_gemm and u.stays_int8),
             lambda u: (
                 "onnxruntime on x86 fuses an int8 input only where it comes from a QuantizeLinear and neither that nor its "
-                "DequantizeLinear has several consumers; uint8 would fuse"
+                "DequantizeLinear has several consumers; uint8 would fuse (rules.uint8_activations)"
             ),
             S8_TO_U8,
         ),
@@ -96,11 +115,113 @@ ONNXRUNTIME = Backend(
             lambda u: u.y_type != "int8" or u.y_is_paired or u.output_stays_float or (u.runs_as_gemm and u.stays_int8),
             lambda u: (
                 "onnxruntime on x86 fuses an int8 output only where it goes to one DequantizeLinear with one consumer; "
-                "uint8 would fuse"
+                "uint8 would fuse (rules.uint8_activations)"
             ),
             S8_TO_U8,
         ),
     ),
 )
 
-BACKENDS = {backend.name: backend for backend in (GENERIC, ONNXRUNTIME)}
+# -- the others -------------------------------------------------------------------------------------------------------
+
+SAME_TYPE = Fact(
+    lambda u: u.x_type == u.y_type,
+    lambda u: f"x and y must have one type, they are {u.x_type} and {u.y_type}",
+    "the backend's operator tables",
+)
+CONSTANT_BIAS = Fact(
+    lambda u: u.bias_is_constant, lambda u: "the bias must be a constant", "the backend's operator tables"
+)
+
+GENERIC = Backend("generic", "the ONNX standard: DequantizeLinear and QuantizeLinear")
+
+QNN_SOURCE = "Qualcomm AI Engine Direct, operator definitions of the HTP backend; onnxruntime-qnn"
+QNN = Backend(
+    "qnn",
+    QNN_SOURCE,
+    activations=("uint8", "uint16"),
+    granularity={"Conv": CHANNEL, "ConvTranspose": CHANNEL, "Gemm": TENSOR, "MatMul": TENSOR},
+    shares_constants=False,
+    facts=(
+        SAME_TYPE,
+        CONSTANT_BIAS,
+        Fact(
+            lambda u: u.op != "Gemm" or u.bias_shape is None or bias_is_row(u.bias_shape),
+            lambda u: f"qnn takes a Gemm's bias of shape [M] or [1, M], it is {list(u.bias_shape or ())}",
+            QNN_SOURCE,
+        ),
+    ),
+)
+
+
+def bias_is_row(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
+
+
+TENSORRT = Backend(
+    "tensorrt",
+    "NVIDIA TensorRT developer guide, working with quantized types",
+    activations=("int8",),
+    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": CHANNEL, "MatMul": CHANNEL},
+    bias="float",
+    facts=(
+        Fact(
+            lambda u: u.x_zero_point == 0 and u.y_zero_point == 0,
+            lambda u: f"tensorrt takes zero points of 0 only, they are {u.x_zero_point} and {u.y_zero_point}",
+            "NVIDIA TensorRT developer guide, explicit quantization",
+        ),
+    ),
+)
+
+OPENVINO = Backend(
+    "openvino",
+    "OpenVINO, low precision transformations",
+    activations=("uint8", "int8"),
+)
+
+VITIS_SOURCE = "AMD Vitis AI / Quark, XINT8 configuration"
+VITIS_AI = Backend(
+    "vitis-ai",
+    VITIS_SOURCE,
+    activations=("int8", "uint8"),
+    granularity=dict.fromkeys(EVERYWHERE, TENSOR),
+    bias="int8",
+    power_of_two=True,
+    facts=(
+        Fact(
+            lambda u: is_power_of_two(u.x_scale) and is_power_of_two(u.y_scale),
+            lambda u: f"vitis-ai takes power-of-two scales only, those of x and y are {u.x_scale} and {u.y_scale}",
+            VITIS_SOURCE,
+        ),
+        CONSTANT_BIAS,
+    ),
+)
+
+NNAPI = Backend(
+    "nnapi",
+    "Android NNAPI, operand and operation definitions",
+    activations=("uint8",),
+    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
+    facts=(CONSTANT_BIAS,),
+)
+
+XNNPACK = Backend(
+    "xnnpack",
+    "XNNPACK, subgraph operator checks",
+    activations=("int8",),
+    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
+    facts=(CONSTANT_BIAS,),
+)
+
+TFLITE = Backend(
+    "tflite",
+    "LiteRT 8-bit quantization specification",
+    activations=("int8",),
+    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
+    facts=(CONSTANT_BIAS,),
+)
+
+BACKENDS = {
+    one.name: one
+    for one in (GENERIC, ONNXRUNTIME, QNN, TENSORRT, OPENVINO, VITIS_AI, NNAPI, XNNPACK, TFLITE)
+}

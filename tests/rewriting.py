@@ -1,8 +1,8 @@
 """One rewrite, checked from all sides: what every test of a rule asks of its result.
 
-The model that was passed is left as it was, the result passes onnx's full check and holds the same inputs and outputs,
-applying again changes nothing, a second run gives the same bytes, and both models compute the same on random inputs.
-What the nodes are then, each test says itself.
+The model that was passed is left as it was, the result passes onnx's full check and holds the same inputs
+and outputs, applying again changes nothing, a second run gives the same bytes, and both models compute the
+same on random inputs. What the nodes are then, each test says itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def parse(text: str, opset: int = 17, ir_version: int = 9) -> onnx.ModelProto:
     """A model from the graph's text, or from a whole model's if it begins with `<`."""
     text = text.strip()
     if not text.startswith("<"):
-        text = f'<ir_version: {ir_version}, opset_import: ["": {opset}, "com.microsoft": 1, "custom": 1]>\n{text}'
+        imports = f'"": {opset}, "com.microsoft": 1, "custom": 1'
+        text = f"<ir_version: {ir_version}, opset_import: [{imports}]>\n{text}"
     model = parser.parse_model(text)
     used = {node.domain for node in sessions.nodes(model.graph)} | {f.domain for f in model.functions} | {""}
     kept = [entry for entry in model.opset_import if entry.domain in used]
@@ -34,10 +35,7 @@ def parse(text: str, opset: int = 17, ir_version: int = 9) -> onnx.ModelProto:
 
 def show(model: onnx.ModelProto) -> list[str]:
     """The nodes of the main graph, one a line: `y = Relu(x)`."""
-    return [
-        f"{', '.join(n.output)} = {n.op_type}({', '.join(n.input)})"
-        for n in model.graph.node
-    ]
+    return [f"{', '.join(n.output)} = {n.op_type}({', '.join(n.input)})" for n in model.graph.node]
 
 
 def ops(model: onnx.ModelProto) -> list[str]:
@@ -78,7 +76,9 @@ def check(
     return result
 
 
-def compare(before: Sequence[np.ndarray], after: Sequence[np.ndarray], rtol: float = 0, atol: float = 0) -> None:
+def compare(
+    before: Sequence[np.ndarray], after: Sequence[np.ndarray], rtol: float = 0, atol: float = 0
+) -> None:
     assert len(before) == len(after)
     for a, b in zip(before, after, strict=True):
         assert a.dtype == b.dtype

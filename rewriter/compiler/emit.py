@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rewriter.compiler.lower import Lane, Lowered, step_positions
+from rewriter.compiler.lower import Lane, Lowered
+from rewriter.compiler.ordering import step_positions
 from rewriter.compiler.questions import AttributeIs, Lanes, Loop, Question, Space, Step
 from rewriter.compiler.tree import Edge, TreeNode
 from rewriter.pattern.graph import PNode

@@ -8,11 +8,11 @@ a prefix of the tree. With a `P.Core`, everything up to the core is asked first;
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 
 from rewriter import schemas
 from rewriter.compiler.edits import EditScript
+from rewriter.compiler.ordering import ordered, step_positions
 from rewriter.compiler.questions import AttributeIs, Lanes, Literal, Loop, Question, Space, Step
 from rewriter.compiler.variants import Variant, is_variadic
 from rewriter.errors import RuleError
@@ -101,7 +101,7 @@ class _Lowering:
         return Lowered(
             self.variant,
             self.anchor,
-            self.ordered(),
+            ordered(self.questions, self.has_core, self.space, self.node_positions.values()),
             self.node_positions,
             self.value_positions,
             core_position,
@@ -280,8 +280,9 @@ class _Lowering:
             self.value_positions[id(output)] = end
             self.label(end, label_of(output))
             self.wrappers(output, end)
-            self.ask(Question("inner", (end,)), node)
-            self.ask(Question("uses", (end,), 1), node)
+            if self.variant.users(output):  # of a chain that is returned, anybody may read the end
+                self.ask(Question("inner", (end,)), node)
+                self.ask(Question("uses", (end,), 1), node)
             return
         if self.is_sole(value):
             self.ask(Question("inner", (position,)), None)
@@ -328,7 +329,7 @@ class _Lowering:
             k for k, v in enumerate(captured_values) if v.parameter and not v.has(Many) and id(v) not in self.variant.lanes
         ]
         name = f"lane_{start}_{self.variant.graph.name}_{self.variant.number}_{len(self.lanes)}"
-        self.lanes.append(Lane(name, [s for s, _ in inner.ordered()], start, outer, tuple(positions)))
+        self.lanes.append(Lane(name, [s for s, _ in ordered(inner.questions, False, self.space, inner.node_positions.values())], start, outer, tuple(positions)))
         step = Lanes(position, slot, name, outer, tuple(shared))
         self.ask(step, node)
         holder = self.space.position("lanes", position, name, "m")
@@ -352,76 +353,6 @@ class _Lowering:
                 if position is not None and self.is_modified(value):
                     self.ask(Question("inner", (position,)), None)
                     self.ask(Question("uses", (position,), len(self.variant.users(value))), None)
-
-    def ordered(self) -> list[tuple[Step, bool]]:
-        space = self.space
-        placed = (space.positions[p] for p in self.node_positions.values())
-        funnels = {p.parent for p in placed if p.kind == "user"}  # their one consumer is looked at only if it is one
-
-        def key(step: Step, early: bool) -> tuple[int, int, int, str]:
-            late = 1 if self.has_core and not early else 0
-            if isinstance(step, Question):
-                if step.kind in ("uses", "inner") and step.positions[0] in funnels:
-                    return (late, -1, step.positions[0], step.kind)
-                return (late, step.cost, max(step.positions), f"{step.kind} {step.argument!r}")
-            return (late, 3 if isinstance(step, Loop) else 7, step.position, repr(step))
-
-        waiting: list[tuple[tuple[int, int, int, str], Step, frozenset[int]]] = []
-        for step, early in self.questions.items():
-            needs: frozenset[int] = frozenset()
-            for position in step_positions(step):
-                needs |= needed_loops(space, position)
-            waiting.append((key(step, early), step, needs))
-        waiting.sort(key=lambda item: item[0])
-        done: set[int] = set()
-        result: list[tuple[Step, bool]] = []
-        heap: list[tuple[tuple[int, int, int, str], int]] = []
-        blocked: list[int] = []
-        for index, (k, _, needs) in enumerate(waiting):
-            if needs <= done:
-                heapq.heappush(heap, (k, index))
-            else:
-                blocked.append(index)
-        while heap:
-            k, index = heapq.heappop(heap)
-            step = waiting[index][1]
-            result.append((step, self.has_core and k[0] == 1))
-            new = step.number if isinstance(step, Loop) else None
-            if isinstance(step, Lanes):
-                new = -1 - space.position("lanes", step.position, step.lane, "m")
-            if new is not None:
-                done.add(new)
-                still: list[int] = []
-                for other in blocked:
-                    if waiting[other][2] <= done:
-                        heapq.heappush(heap, (waiting[other][0], other))
-                    else:
-                        still.append(other)
-                blocked = still
-        return result
-
-
-def needed_loops(space: Space, position: int) -> frozenset[int]:
-    """The loops and lanes that must run before a position is known (inside a lane its own start is known)."""
-    found: set[int] = set()
-    while position >= 0:
-        place = space.positions[position]
-        if place.kind == "lane":
-            break
-        if place.kind == "lanes":
-            found.add(-1 - position)
-        elif place.kind in ("operand", "any_user"):
-            found.add(max(place.loops - space.positions[place.parent].loops, default=0))
-        position = place.parent
-    return frozenset(found)
-
-
-def step_positions(step: Step) -> tuple[int, ...]:
-    if isinstance(step, Question):
-        return step.positions
-    if isinstance(step, Lanes):
-        return (step.position, *step.outer)
-    return (step.position,)
 
 
 def label_of(value: PValue) -> str:

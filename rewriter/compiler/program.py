@@ -52,12 +52,12 @@ class Leaf:
             (n, node_slots[node_capture(self.lowered, n)], items[id(n)][1] if id(n) in items else None) for n in variant.nodes
         ]
         self._value_slots: list[tuple[str, int, int | None]] = []
-        for name, value in variant.parameters.items():
-            if id(value) in items:
-                holder, index = items[id(value)]
+        for name, parameter in variant.parameters.items():
+            if id(parameter) in items:
+                holder, index = items[id(parameter)]
                 self._value_slots.append((name, value_slots[holder], index))
             else:
-                self._value_slots.append((name, value_slots[self.lowered.value_positions[id(value)]], None))
+                self._value_slots.append((name, value_slots[self.lowered.value_positions[id(parameter)]], None))
         from rewriter.pattern.markers import Many
 
         self._many = {name for name, value in variant.parameters.items() if value.has(Many) or id(value) in variant.lanes}

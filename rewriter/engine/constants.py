@@ -131,7 +131,7 @@ def evaluate(table: Table, node: int) -> list[np.ndarray]:
         inputs[1:] = [None if a is None else a.reshape(()) for a in inputs[1:]]
     try:
         runner = ReferenceEvaluator(proto, opsets={"": version})
-        found: list[np.ndarray] = runner.run(None, {f"i{k}": a for k, a in enumerate(inputs) if a is not None})
+        found = runner.run(None, {f"i{k}": a for k, a in enumerate(inputs) if a is not None})
     except Exception as error:
         raise ModelError(f"node {table.label(node)!r} ({op}) cannot be computed at build time: {error}") from error
     return found

@@ -106,7 +106,7 @@ class _Driver:
             edit = self.edit(rule, match)
             placement = edit.check()
         except Decline as decline:
-            self.remember(raw, match, Declined(rule.name, self.core_name(raw, match), decline.reason))
+            self.remember(raw, match, Declined(rule.name, self.table.label(self.core(match)), decline.reason))
             return
         except NoMatch:
             self.remember(raw, match, None)
@@ -156,7 +156,7 @@ class _Driver:
     def account(self, rule: Rule, match: Match, effect: Effect, raw: Raw) -> None:
         table = self.table
         self.edits += 1
-        self.rewritten.add(self.core(raw, match))
+        self.rewritten.add(self.core(match))
         self.rewritten.update(effect.changed)
         self.report.rewrites.append(
             Rewrite(
@@ -187,7 +187,7 @@ class _Driver:
     def check_progress(self, rule: Rule, match: Match) -> None:
         """Stop what could go on for ever, before the edit. Raises RuleError."""
         matched = [n for captured in match._nodes.values() for n in flat(captured)]
-        self._name_of_match = match.root.name
+        self._name_of_match = self.table.label(self.core(match))
         script = match._leaf.script
         measure = rule.definition.measure
         self._measure: int | None = None
@@ -218,7 +218,7 @@ class _Driver:
     def remember(self, raw: Raw, match: Match, declined: Declined | None) -> None:
         """Keep a decline until something that it looked at changes."""
         self.declined[raw] = declined
-        self.declined_at[raw] = (self.core(raw, match), self.table.place(match.root.id))
+        self.declined_at[raw] = (self.core(match), self.table.place(match.root.id))
         for captured in match._nodes.values():
             for node in flat(captured):
                 self.watchers.setdefault(("n", node), set()).add(raw)
@@ -228,15 +228,13 @@ class _Driver:
         for value in match.read_values:
             self.watchers.setdefault(("v", value), set()).add(raw)
 
-    def core(self, raw: Raw, match: Match) -> int:
+    def core(self, match: Match) -> int:
         """The node that a match is about: its core, else its root."""
-        core = self.run.leaf(raw).variant.core
+        core = match._leaf.variant.core
         if core is not None and core.node is not None:
             return flat(match._nodes[id(core.node)])[0]
         return match.root.id
 
-    def core_name(self, raw: Raw, match: Match) -> str:
-        return self.table.label(self.core(raw, match))
 
     def report_declined(self, failures: list[Failure]) -> None:
         """One reason per node: what a callback said, else the question that failed furthest along."""

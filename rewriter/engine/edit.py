@@ -19,8 +19,8 @@ from rewriter import schemas
 from rewriter.engine import constants
 from rewriter.engine.inline import inline_body
 from rewriter.engine.order import Placement, place_edit
-from rewriter.engine.table import NewNode, Scope, Table
-from rewriter.engine.types import type_of
+from rewriter.engine.table import NewNode, Scope, Table, ValueType
+from rewriter.engine.types import UNKNOWN, Known, infer, stored, type_of
 from rewriter.engine.views import Node, Value
 from rewriter.errors import Decline, RuleError
 
@@ -74,6 +74,7 @@ class Edit:
         self.attributes: list[tuple[int, str, Any]] = []
         self.replacements: list[tuple[int, Operand]] = []
         self.removals: list[int] = []
+        self.types: list[tuple[int, ir.DataType]] = []
         self.inlined: list[tuple[int, str]] = []
         self.labels: dict[int, str] = {}
 
@@ -110,6 +111,10 @@ class Edit:
     def set_attribute(self, node: Node, name: str, value: Any) -> None:
         """Write an attribute, or take it away (None)."""
         self.attributes.append((node.id, name, value))
+
+    def set_type(self, value: Value, dtype: ir.DataType) -> None:
+        """Say that the edit makes a kept value one of another element type, so that what the model declares follows."""
+        self.types.append((value.id, dtype))
 
     def replace(self, value: Value, by: PublicOperand) -> None:
         """Let everything that reads `value` read `by`; a graph output keeps its name."""
@@ -204,10 +209,32 @@ class Edit:
             raise self.error(f"the returned value {self.table.name[old]!r} may not be absent")
         if isinstance(new, int):
             was, becomes = type_of(self.table, old), type_of(self.table, new)
-            if was.dtype is not None and becomes.dtype is not None and was.dtype != becomes.dtype:
-                raise Decline(
-                    f"{self.table.name[old]!r} is {was.dtype.name.lower()}, what would replace it {becomes.dtype.name.lower()}"
-                )
+        else:  # only what is declared: a model's types are not inferred for this
+            was = type_of(self.table, old, search=False)
+            becomes = self.planned_type(new) if was.dtype is not None else was
+        name = self.table.name[old]
+        if was.dtype is not None and becomes.dtype is not None and was.dtype != becomes.dtype:
+            raise Decline(f"{name!r} is {was.dtype.name.lower()}, what would replace it {becomes.dtype.name.lower()}")
+        if was.shape is None or becomes.shape is None:
+            return
+        pairs = list(zip(was.shape, becomes.shape, strict=False))
+        if len(was.shape) != len(becomes.shape) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+            raise Decline(f"{name!r} is of shape {list(was.shape)}, what would replace it of {list(becomes.shape)}")
+
+    def planned_type(self, wanted: New) -> ValueType:
+        """What the schemas say of a value that the edit will make."""
+        known: dict[int, Known] = {id(new): (ValueType(t.dtype, tuple(t.shape.numpy())), t) for new, t in self.constants}
+
+        def of(value: Operand) -> Known | None:
+            if isinstance(value, New):
+                return known.get(id(value), (UNKNOWN, None))
+            return (type_of(self.table, value, search=False), stored(self.table, value)) if value else None
+
+        for node in self.nodes:
+            version = self.scope.opsets.get(schemas.split_key(node.op)[0], 1)
+            types = infer(self.table, node.op, version, [of(v) for v in node.inputs], len(node.outputs), node.attributes)
+            known.update((id(new), (found, None)) for new, found in zip(node.outputs, types, strict=True))
+        return known.get(id(wanted), (UNKNOWN, None))[0]
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
@@ -260,6 +287,8 @@ class Edit:
         for node, name, value in self.attributes:
             table.set_attribute(node, name, value)
             effect.changed.append(node)
+        for value, dtype in self.types:
+            table.set_type(value, dtype)
         for old, new in self.replacements:
             if not (isinstance(new, New) and taken.get(id(new)) == old):
                 self.substitute(old, resolved(new), effect)

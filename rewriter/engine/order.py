@@ -1,10 +1,12 @@
-"""Order: where an edit's new nodes go, so that the graph stays sorted, and whether they would close a cycle.
+"""Order: where an edit's new nodes go, so that the graph stays sorted, and whether they would close a
+cycle.
 
-Each new node stands behind the last node that it needs: right before the edit's first node where that is enough, else
-right behind what it waits for (what is new may lie on both sides of a node that is kept). Mostly everything that will
-read it comes later anyway. Where it does not (an edit with several outputs may feed an early reader from a late
-producer), the stretch between the two is sorted anew, stably: a local repair, as in Pearce and Kelly's dynamic
-topological order. If that cannot be done, the edit would close a cycle.
+Each new node stands behind the last node that it needs: right before the edit's first node where that is
+enough, else right behind what it waits for (what is new may lie on both sides of a node that is kept).
+Mostly everything that will read it comes later anyway. Where it does not (an edit with several outputs may
+feed an early reader from a late producer), the stretch between the two is sorted anew, stably: a local
+repair, as in Pearce and Kelly's dynamic topological order. If that cannot be done, the edit would close a
+cycle.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Placement:
-    """Before which node each new node goes (0: at the end), once `moved` stand in this order right before `end`."""
+    """Before which node each new one goes (0: at the end), once `moved` stand in this order before `end`."""
 
     before: list[int]
     moved: list[int] = field(default_factory=list)
@@ -83,7 +85,7 @@ class _Placing:
         nodes.discard(0)
         return min(nodes or {self.edit.root}, key=self.rank.__getitem__)
 
-    # -- what reads what ----------------------------------------------------------------------------------------------
+    # -- what reads what ------------------------------------------------------------------------------------
 
     def maker(self, value: Operand) -> int:
         """The node that makes a value, as seen in the edit's scope; 0 for inputs and constants."""
@@ -150,7 +152,7 @@ class _Placing:
                 return gone
             gone |= more
 
-    # -- the repair ---------------------------------------------------------------------------------------------------
+    # -- the repair -----------------------------------------------------------------------------------------
 
     def sort(self, start: int, end: int) -> Placement:
         """Sort the nodes from `start` to `end`, and what is new among them."""

@@ -59,6 +59,10 @@ class Access(Protocol):
 
     def declared_type(self, scope: Scope, name: str) -> ValueType | None: ...
 
+    def is_annotated(self, name: str) -> bool:
+        """Whether a quantization annotation names this value."""
+        ...
+
     def all_names(self) -> set[str]:
         """Every name of a value or node in the source, those that the table does not know included."""
         ...
@@ -131,6 +135,7 @@ class Table:
         self.dead_initializers: set[int] = set()
         self.reordered: set[int] = set()
         self.dropped_values: set[int] = set()
+        self.changed_types: dict[int, ir.DataType] = {}
         # what the edit at hand touched, for the worklist
         self.touched_nodes: set[int] = set()
         self.touched_values: set[int] = set()
@@ -368,6 +373,11 @@ class Table:
             handle.attributes = stated
         else:
             self.changed_attributes.setdefault(node, {})[name] = value
+
+    def set_type(self, value: int, dtype: ir.DataType) -> None:
+        """State that a value is of another element type from now on; what the model declares of it is out of date."""
+        self.changed_types[value] = dtype
+        self.touched_values.add(value)
 
     def remove_node(self, node: int) -> None:
         """Take a node away, and all that is in its bodies."""

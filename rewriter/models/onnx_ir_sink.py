@@ -114,6 +114,9 @@ class _IrSink:
         for node in members:
             for name, wanted in table.changed_attributes.get(node, {}).items():
                 self.set_attribute(node, name, wanted)
+        for value, dtype in table.changed_types.items():
+            if value in self.values:
+                self.values[value].type = ir.TensorType(dtype)
         return self.out
 
     # -- nodes and values ---------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ class _Sink:
             ):  # sorting moves the messages behind the wrappers
                 self.protos[node] = proto
         self.drop_value_info(scope, graph)
+        self.write_types(scope, graph)
 
     def rewire(self, node: int, proto: NodeProto) -> None:
         names = self.table.name
@@ -210,6 +211,14 @@ class _Sink:
         }
         if gone:
             remove_named(graph.value_info, gone)
+
+    def write_types(self, scope: Scope, graph: Any) -> None:
+        """Let the declared types follow where an edit made a value one of another element type."""
+        table = self.table
+        changed = {table.name[v]: t for v, t in table.changed_types.items() if table.value_scope[v] == scope.id}
+        for info in graph.value_info if changed else ():
+            if info.name in changed:
+                info.type.tensor_type.elem_type = changed[info.name].value
 
 
 def remove_named(field: Any, names: set[str]) -> None:

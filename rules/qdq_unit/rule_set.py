@@ -15,7 +15,7 @@ from rules.qdq_unit.unit import describe
 SCHEMES = ("symmetric", "onnxruntime")
 OPSETS = (10, None)  # QuantizeLinear came with opset 10
 NEW_DQ = {"x": ("w_dq", "b_dq")}
-GEMM_BIAS = [p.gemm_float_bias, p.gemm_quantized_bias]
+GEMM_BIAS: list[Any] = [p.gemm_float_bias, p.gemm_quantized_bias]
 
 
 def own(rules: Any) -> bool:

@@ -20,6 +20,8 @@ FLOAT32 = "float"
 class Unit:
     """A unit as a backend sees it. Types are ONNX names in lower case ("int8"), None where unknown.
 
+    Scales and zero points are None where they are no constant scalars (an absent zero point is 0).
+
     x or y is paired if a QuantizeLinear and a DequantizeLinear with one consumer each stand on it and nothing else.
     """
 
@@ -27,12 +29,14 @@ class Unit:
     x_type: str | None
     y_type: str | None
     x_has_zero_point: bool
-    x_scale_is_constant: bool
-    y_scale_is_constant: bool
+    x_scale: float | None
+    y_scale: float | None
+    x_zero_point: int | None
+    y_zero_point: int | None
     x_is_paired: bool
     y_is_paired: bool
     bias_is_constant: bool
-    bias_rank: int | None
+    bias_shape: tuple[int, ...] | None
     x_rank: int | None
     has_add: bool
     activations: tuple[str, ...]
@@ -46,7 +50,7 @@ class Unit:
     @property
     def output_stays_float(self) -> bool:
         """A MatMul with Add of rank 3 whose Q is not right behind it: ONNX Runtime multiplies in integers to a float output."""
-        return self.has_add and self.x_rank == 3 and (bool(self.activations) or (self.bias_rank or 0) > 1)
+        return self.has_add and self.x_rank == 3 and (bool(self.activations) or len(self.bias_shape or ()) > 1)
 
     @property
     def stays_int8(self) -> bool:
@@ -106,6 +110,20 @@ def quantized_type(m: Match, zero_point: str, node: Node | None) -> str | None:
     return {0: "uint8", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}.get(code)
 
 
+def scalar(value: Value) -> float | None:
+    """The one element of a constant; None where it is none."""
+    if not value.is_constant:
+        return None
+    held = value.numpy()
+    return float(held.reshape(-1)[0]) if held.size == 1 else None
+
+
+def zero_point(value: Value | None) -> int | None:
+    """A zero point; 0 where it is absent, None where it is no constant scalar."""
+    found = 0.0 if value is None else scalar(value)
+    return None if found is None else int(found)
+
+
 def describe(m: Match, core: str) -> Unit:
     """The unit as a backend sees it."""
     x = m.output("x")
@@ -118,12 +136,14 @@ def describe(m: Match, core: str) -> Unit:
         x_type=type_name(m.maybe("x_zp")) or type_name(x_q) or "uint8",
         y_type=quantized_type(m, "y_zp", m.root),
         x_has_zero_point=m.maybe("x_zp") is not None,
-        x_scale_is_constant=m.value("x_scale").is_constant,
-        y_scale_is_constant=m.value("y_scale").is_constant,
+        x_scale=scalar(m.value("x_scale")),
+        y_scale=scalar(m.value("y_scale")),
+        x_zero_point=zero_point(m.maybe("x_zp")),
+        y_zero_point=zero_point(m.maybe("y_zp")),
         x_is_paired=is_paired(m, x_q) and sole_user(m, x) is not None,
         y_is_paired=y_is_paired(m),
         bias_is_constant=bias is None or bias.is_constant,
-        bias_rank=None if bias is None or bias.shape is None else len(bias.shape),
+        bias_shape=None if bias is None or bias.shape is None else tuple(d if isinstance(d, int) else 0 for d in bias.shape),
         x_rank=len(x.shape) if "add" in m.names and x.shape is not None else None,
         has_add="add" in m.names,
         activations=tuple(n.op_type for n in activations),

@@ -1,6 +1,7 @@
 """Writes docs/gallery.md from the modules of docs/gallery: `python -m tests.docs.gallery_page`.
 
-The page shows each module as it is, under its own first line; a test compares the two, so neither can drift.
+The page shows each module as it is, under its own first line; a test compares the two, so neither can
+drift.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ MODULES = (
 HEAD = """\
 # Rule gallery
 
-Eleven rules as people write them, to read and to copy. Each is a module of [`gallery/`](gallery), is run by the tests on
-models that it must find and on near misses that it must not, before and after in ONNX Runtime, and says in its own first
-paragraph what it shows of the rule format. The format itself is in [rules.md](rules.md), a first walk through it in
-[tutorial.md](tutorial.md).
+Eleven rules as people write them, to read and to copy. Each is a module of [`gallery/`](gallery), is run
+by the tests on models that it must find and on near misses that it must not, before and after in ONNX
+Runtime, and says in its own first paragraph what it shows of the rule format. The format itself is in
+[rules.md](rules.md), a first walk through it in [tutorial.md](tutorial.md).
 
-Each of them is a rule set, so all of them together are `erf_gelu + transposes + ...`, compiled into one matcher.
+Each of them is a rule set, so all of them together are `erf_gelu + transposes + ...`, compiled into one
+matcher.
 
 <!-- Written by `python -m tests.docs.gallery_page`; change the modules, not this page. -->
 """

@@ -1,8 +1,8 @@
 """Every code block of README.md and docs/ is run, in order, in one namespace for each page.
 
-Blocks fenced as `python` run; where a `text` block follows, it is what the code prints. A page's code is put in a real
-file, at the lines that it has in the page, because ONNX Script reads the source of what it compiles; so errors and
-tracebacks show the page's own lines.
+Blocks fenced as `python` run; where a `text` block follows, it is what the code prints. A page's code is
+put in a real file, at the lines that it has in the page, because ONNX Script reads the source of what it
+compiles; so errors and tracebacks show the page's own lines.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_page_is_read_as_its_reader_does() -> None:
-    page = "# T\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\nwords\n\n```bash\nls\n```\n\n```python\nx = 2\n```\n"
+    page = "# T\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\nwords\n\n```bash\nls\n```\n"
+    page += "\n```python\nx = 2\n```\n"
     assert blocks_of(page) == [Block(3, "print(1)\n", "1\n"), Block(17, "x = 2\n")]
 
 

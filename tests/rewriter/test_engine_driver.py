@@ -174,7 +174,9 @@ def test_rules_are_chosen_by_name() -> None:
     assert [r.name for r in rules.only("merge*").rules()] == ["merge_relu", "merge"]
     assert [r.name for r in rules.without("merge").rules()] == ["merge_relu", "cancel_neg"]
     assert ops(rewriting.run(chain(*MIXED), Cleanup().only("cancel_neg")).model) == ["Relu", "Relu"]
-    with pytest.raises(ValueError, match="no rule is called 'mergee'; there are cancel_neg, merge, merge_relu"):
+    with pytest.raises(
+        ValueError, match="no rule is called 'mergee'; there are cancel_neg, merge, merge_relu"
+    ):
         rules.only("mergee")
     with pytest.raises(TypeError, match="joins rule sets of one stage"):
         (merge >> cancel) + merge
@@ -294,7 +296,9 @@ def test_a_rule_out_of_its_opsets_is_skipped_with_the_reason() -> None:
         """Nothing to ask."""
 
     result = rewriting.run(chain("Relu", "Relu"), later)
-    assert result.report.skipped == {"later": "the rule is made for ai.onnx opsets 18 to 20, the model has 17"}
+    assert result.report.skipped == {
+        "later": "the rule is made for ai.onnx opsets 18 to 20, the model has 17"
+    }
 
 
 # Callbacks that go wrong
@@ -312,13 +316,25 @@ def raises() -> Mapping[str, object]:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda m: {}, "the callback did not return 'scale' of the target 'scaled' (None makes a value absent)"),
+        (
+            lambda m: {},
+            "the callback did not return 'scale' of the target 'scaled' (None makes a value absent)",
+        ),
         (lambda m: None, "the callback did not return 'scale'"),
-        (lambda m: {"scale": 2.0, "bias": 1}, "the callback returned 'bias', which the target 'scaled' does not have; it has scale, x"),
+        (
+            lambda m: {"scale": 2.0, "bias": 1},
+            "the callback returned 'bias', which the target 'scaled' does not have; it has scale, x",
+        ),
         (lambda m: {"scale": "two"}, "the callback returned str for 'scale'; a tensor is a numpy array"),
-        (lambda m: [2.0], "its callback returned list; a dict of the target's parameters (or None) was expected"),
+        (
+            lambda m: [2.0],
+            "its callback returned list; a dict of the target's parameters (or None) was expected",
+        ),
         (lambda m: raises(), "its callback raised IndexError: list index out of range"),
-        (lambda m: {"scale": m["scales"]}, "its callback raised KeyError: \"the source 'relu' has no 'scales'; it has x\""),
+        (
+            lambda m: {"scale": m["scales"]},
+            "its callback raised KeyError: \"the source 'relu' has no 'scales'; it has x\"",
+        ),
     ],
 )
 def test_mistakes_of_a_callback(returned: Any, message: str) -> None:
@@ -344,7 +360,9 @@ def test_an_error_in_a_callback_names_its_own_line() -> None:
 
 
 def test_a_target_name_that_nothing_provides() -> None:
-    with pytest.raises(RuleError, match=r"rule 'scaled' .*\.py:\d+\): nothing provides 'scale' of the target 'scaled'"):
+    with pytest.raises(
+        RuleError, match=r"rule 'scaled' .*\.py:\d+\): nothing provides 'scale' of the target 'scaled'"
+    ):
         rewrite(relu, scaled)
 
 
@@ -353,7 +371,9 @@ def test_sides_of_different_outputs() -> None:
     def both(x: Tensor) -> tuple[Tensor, Tensor]:
         return op.Relu(x), op.Neg(x)
 
-    with pytest.raises(RuleError, match=r"'both' returns 2 value\(s\), its target 'relu' 1; the k-th replaces the k-th"):
+    with pytest.raises(
+        RuleError, match=r"'both' returns 2 value\(s\), its target 'relu' 1; the k-th replaces the k-th"
+    ):
         rewrite(both, relu)
 
 
@@ -379,14 +399,16 @@ def test_a_rule_that_changes_nothing_is_an_error() -> None:
     def idle(m: Match) -> None:
         """Nothing changes."""
 
-    with pytest.raises(RuleError, match=r"rule 'idle' .*, at node 'y': it claims a change without making one"):
+    with pytest.raises(
+        RuleError, match=r"rule 'idle' .*, at node 'y': it claims a change without making one"
+    ):
         rewriter.apply(chain("Relu"), idle)
 
     @rule(relu)
     def lazy(m: Match) -> None:
         """An edit without an edit."""
 
-    with pytest.raises(RuleError, match="rule 'lazy' .*it claims a change without making one"):
+    with pytest.raises(RuleError, match=r"rule 'lazy' .*it claims a change without making one"):
         rewriter.apply(chain("Relu"), lazy)
 
 
@@ -404,7 +426,7 @@ def test_a_rule_that_feeds_itself_is_stopped() -> None:
     def grown(x: Tensor) -> Tensor:
         return op.Relu(op.Neg(x))
 
-    with pytest.raises(RuleError, match="chase each other without end.*'grow'"):
+    with pytest.raises(RuleError, match=r"chase each other without end.*'grow'"):
         rewriter.apply(chain("Neg"), rewrite(neg, grown, name="grow"))
 
 
