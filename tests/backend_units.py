@@ -83,7 +83,8 @@ def units(model: onnx.ModelProto) -> list[Unit]:
     opsets = {each.domain: each.version for each in model.opset_import}
     found = list(_Reader(model.graph, {}, opsets, model.ir_version).all())
     for function in model.functions:
-        body = onnx.GraphProto(node=function.node, output=[onnx.ValueInfoProto(name=o) for o in function.output])
+        body = onnx.GraphProto(node=function.node)
+        body.output.extend(onnx.ValueInfoProto(name=o) for o in function.output)
         body.input.extend(onnx.ValueInfoProto(name=i) for i in function.input)
         versions = {each.domain: each.version for each in function.opset_import}
         found += _Reader(body, {}, versions, model.ir_version).all()
@@ -96,9 +97,7 @@ Source = onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto
 class _Reader:
     """One graph, within those around it."""
 
-    def __init__(
-        self, graph: onnx.GraphProto, outer: Mapping[str, Source], opsets: Mapping[str, int], ir: int
-    ) -> None:
+    def __init__(self, graph: onnx.GraphProto, outer: Mapping[str, Source], opsets: Mapping[str, int], ir: int) -> None:
         self.graph, self.opsets, self.ir = graph, opsets, ir
         self.scope: dict[str, Source] = dict(outer)
         self.scope.update((t.name, t) for t in graph.initializer)

@@ -49,6 +49,7 @@ def run(model: onnx.ModelProto, rules: RuleSet) -> Result[onnx.ModelProto]:
     result = rewriter.run(model, rules)
     assert model.SerializeToString() == before, "the model that was passed has changed"
     onnx.checker.check_model(result.model, full_check=True)
+    assert result.report.sweeps <= len(rules.stages()), "the confirming sweep found what the worklist had missed"
     assert list(result.model.graph.input) == list(model.graph.input)
     assert list(result.model.graph.output) == list(model.graph.output)
     again = rewriter.run(result.model, rules)
@@ -76,9 +77,7 @@ def check(
     return result
 
 
-def compare(
-    before: Sequence[np.ndarray], after: Sequence[np.ndarray], rtol: float = 0, atol: float = 0
-) -> None:
+def compare(before: Sequence[np.ndarray], after: Sequence[np.ndarray], rtol: float = 0, atol: float = 0) -> None:
     assert len(before) == len(after)
     for a, b in zip(before, after, strict=True):
         assert a.dtype == b.dtype

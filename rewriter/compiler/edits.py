@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
         attributes = {
             name: value
             for name, value in node.attributes.items()
-            if isinstance(value, AttributeParameter) or name not in source.attributes or source.attributes[name] != value
+            if isinstance(value, AttributeParameter) or not equal_attributes(source.attributes.get(name), value)
         }
         differing = [n for n, v in attributes.items() if not is_same_parameter(v, source.attributes.get(n))]
         kept = Kept(node, source, inputs, overridable, attributes)
@@ -112,9 +113,17 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
     return script
 
 
-def is_same_parameter(value: object, old: AttributeValue | AttributeParameter | None) -> bool:
+def is_same_parameter(
+    value: AttributeValue | AttributeParameter, old: AttributeValue | AttributeParameter | None
+) -> TypeGuard[AttributeParameter]:
     """Whether both sides bind one attribute parameter: it is written only if the callback returns another value."""
     return isinstance(value, AttributeParameter) and isinstance(old, AttributeParameter) and old.name == value.name
+
+
+def equal_attributes(a: AttributeValue | AttributeParameter | None, b: AttributeValue | AttributeParameter) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return equal_literals(a, b)
+    return type(a) is type(b) and bool(a == b)
 
 
 def equal_literals(a: np.ndarray, b: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewriter.compiler.lower import Lane, Lowered
 from rewriter.compiler.ordering import step_positions
-from rewriter.compiler.questions import AttributeIs, Lanes, Loop, Question, Space, Step
+from rewriter.compiler.questions import AttributeIs, Lanes, Literal, Loop, Question, Space, Step, is_tensor
 from rewriter.compiler.tree import Edge, TreeNode
 from rewriter.pattern.graph import PNode
 
@@ -254,7 +254,7 @@ class Emitter:
         holder = self.space.position("lanes", step.position, step.lane, "m")
         node = self.variable(step.position)
         outer = "".join(f"{self.variable(p)}, " for p in step.outer)
-        arguments = f"t, ins[{node}][{step.slot}:], {step.lane}, ({outer}), {step.agree!r}"
+        arguments = f"t, ins[{node}][{step.slot}:], {step.lane}, ({outer}), {step.agree!r}, {step.attributes!r}"
         self.write(depth, f"for {self.variable(holder)} in lanes({arguments}):")
         return known | {holder}
 
@@ -325,6 +325,9 @@ class Emitter:
         raise AssertionError(f"no expression for question {kind}")
 
     def attribute(self, node: str, wanted: AttributeIs) -> str:
+        if isinstance(wanted.value, Literal):
+            test = self.space.constant("is_tensor", is_tensor)
+            return f"{test}(attr({node}, {wanted.name!r}), {self.space.constant('LITERAL', wanted.value)})"
         value: Any = list(wanted.value) if isinstance(wanted.value, tuple) else wanted.value
         return f"attr({node}, {wanted.name!r}) == {value!r}"
 

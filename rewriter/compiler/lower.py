@@ -17,7 +17,7 @@ from rewriter.compiler.questions import AttributeIs, Lanes, Literal, Loop, Quest
 from rewriter.compiler.variants import Variant, is_variadic
 from rewriter.errors import RuleError
 from rewriter.pattern.graph import AttributeParameter, PNode, PValue, nodes_of
-from rewriter.pattern.markers import Dims, Many, Marker, Maybe
+from rewriter.pattern.markers import Dims, Many, Maybe
 
 
 @dataclass(eq=False)
@@ -330,7 +330,12 @@ class _Lowering:
         ]
         name = f"lane_{start}_{self.variant.graph.name}_{self.variant.number}_{len(self.lanes)}"
         self.lanes.append(Lane(name, [s for s, _ in ordered(inner.questions, False, self.space, inner.node_positions.values())], start, outer, tuple(positions)))
-        step = Lanes(position, slot, name, outer, tuple(shared))
+        bound: dict[str, tuple[int, str]] = {}  # an attribute parameter that is bound in the lanes must be equal in all of them
+        for index, node_ in enumerate(members, len(captured_values)):
+            for attribute, value in node_.attributes.items():
+                if isinstance(value, AttributeParameter):
+                    bound.setdefault(value.name, (index, attribute))
+        step = Lanes(position, slot, name, outer, tuple(shared), tuple(bound.values()))
         self.ask(step, node)
         holder = self.space.position("lanes", position, name, "m")
         for index, item in enumerate([*captured_values, *members]):

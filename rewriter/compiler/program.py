@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewriter.compiler.edits import EditScript
 from rewriter.compiler.emit import DeclineInfo, Emitter, compile_source, node_capture, node_captures, value_captures
 from rewriter.compiler.lower import Lowered, lower
 from rewriter.compiler.questions import Space
 from rewriter.compiler.tree import build_trees
 from rewriter.compiler.variants import Variant
-from rewriter.compiler.edits import EditScript
 from rewriter.errors import RuleError
 from rewriter.pattern.graph import AttributeParameter, PNode, nodes_of
 from rewriter.rule import Definition, Rule, Window

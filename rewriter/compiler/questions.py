@@ -115,6 +115,7 @@ class Lanes:
     lane: str  # the name of the emitted lane function
     outer: tuple[int, ...]  # positions that it reads
     agree: tuple[int, ...]  # captured values that must agree between lanes
+    attributes: tuple[tuple[int, str], ...] = ()  # captured nodes with an attribute that must
 
 
 Step = Question | Loop | Lanes
@@ -143,10 +144,12 @@ class AttributeIs:
     """The argument of an "attribute" question: a literal that the attribute must equal."""
 
     name: str
-    value: tuple[Any, ...] | AttributeValue
+    value: tuple[Any, ...] | AttributeValue | Literal
 
     @staticmethod
     def of(name: str, value: AttributeValue) -> AttributeIs:
+        if isinstance(value, np.ndarray):
+            return AttributeIs(name, Literal.of(value))
         if isinstance(value, float):
             value = float(np.float32(value))
         if isinstance(value, list):
@@ -168,6 +171,11 @@ class Literal:
 
     def array(self) -> np.ndarray:
         return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+def is_tensor(have: Any, wanted: Literal) -> bool:
+    """Whether a tensor attribute is equal in type, shape and bytes."""
+    return have is not None and Literal.of(have.numpy()) == wanted
 
 
 def sentence(question: Question, label: Callable[[int], str], table: Table, seen: Sequence[int]) -> str:

@@ -131,10 +131,10 @@ def evaluate(table: Table, node: int) -> list[np.ndarray]:
         inputs[1:] = [None if a is None else a.reshape(()) for a in inputs[1:]]
     try:
         runner = ReferenceEvaluator(proto, opsets={"": version})
-        found = runner.run(None, {f"i{k}": a for k, a in enumerate(inputs) if a is not None})
+        found: Any = runner.run(None, {f"i{k}": a for k, a in enumerate(inputs) if a is not None})
     except Exception as error:
         raise ModelError(f"node {table.label(node)!r} ({op}) cannot be computed at build time: {error}") from error
-    return found
+    return list(found)
 
 
 def same(table: Table, a: int, b: int) -> bool:

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewriter.compiler.questions import sentence
-from rewriter.engine.edit import ConstantPool, Edit, Effect
+from rewriter.engine.edit import Edit, Effect
 from rewriter.engine.match import Match, flat
+from rewriter.engine.pool import ConstantPool
 from rewriter.engine.run import Failure, Raw, Run
 from rewriter.engine.script_edit import edit_of
 from rewriter.engine.table import Table

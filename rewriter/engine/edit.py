@@ -19,6 +19,7 @@ from rewriter import schemas
 from rewriter.engine import constants
 from rewriter.engine.inline import inline_body
 from rewriter.engine.order import Placement, place_edit
+from rewriter.engine.pool import ConstantPool
 from rewriter.engine.table import NewNode, Scope, Table, ValueType
 from rewriter.engine.types import UNKNOWN, Known, infer, stored, type_of
 from rewriter.engine.views import Node, Value
@@ -172,9 +173,10 @@ class Edit:
                     raise Decline(f"the target's {op_type} does not exist at opset {version} of this model")
                 continue
             self.check_inputs(info, [bool(v) for v in planned.inputs], op_type, version)
-            for name in planned.attributes:
+            for name, attribute in planned.attributes.items():
                 if name not in info.attribute_types:
                     raise Decline(f"the target's {op_type} has no attribute {name!r} at opset {version} of this model")
+                self.check_attribute(info, name, attribute)
         rewired: dict[int, list[Operand]] = {}
         for node, slot, value in self.inputs:
             if table.scope_of[node] != self.scope.id:
@@ -193,9 +195,19 @@ class Edit:
             info = schemas.op_info(table.op[node], table.version(node))
             if info is not None and value is not None and name not in info.attribute_types:
                 raise Decline(f"{table.op[node]} has no attribute {name!r} at opset {table.version(node)} of this model")
+            if info is not None and value is not None:
+                self.check_attribute(info, name, value)
         for old, new in self.replacements:
             self.check_replacement(old, new)
         return place_edit(self)
+
+    def check_attribute(self, info: schemas.OpInfo, name: str, value: Any) -> None:
+        """Its type must be the schema's; messages of a source (graphs, tensors) are as they were read."""
+        if isinstance(value, (bool, int, float, str, list, tuple, np.ndarray, np.generic)):
+            try:
+                schemas.attribute_value(value, info.attribute_types[name])
+            except ValueError as error:
+                raise self.error(f"attribute {name!r} of {info.key}: {error}") from None
 
     def check_inputs(self, info: schemas.OpInfo, present: list[bool], op_type: str, version: int) -> None:
         if len(present) > info.max_inputs and not info.variadic:
@@ -370,24 +382,6 @@ class Edit:
     def is_unused(self, node: int) -> bool:
         table = self.table
         return not any(table.uses[v] or table.output_count[v] for v in table.outputs[node] if v)
-
-
-class ConstantPool:
-    """Constants that the run made: equal ones of one scope and wish are one initializer."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], list[int]] = {}
-
-    def constant(self, table: Table, scope: Scope, tensor: ir.TensorProtocol, wish: str) -> tuple[int, bool]:
-        """The value that holds this tensor, and whether it is new."""
-        array = tensor.numpy()
-        key = (scope.id, wish, tensor.dtype, array.shape, array.reshape(-1)[:16].tobytes())
-        for value in self._made.setdefault(key, []):
-            if value in table.initializer and table.initializer[value].numpy().tobytes() == array.tobytes():
-                return value, False
-        made = table.add_initializer(table.fresh_name(wish), tensor, scope)
-        self._made[key].append(made)
-        return made, True
 
 
 def enclosing(scope: Scope) -> list[Scope]:

@@ -123,8 +123,8 @@ class Match:
 
     def output(self, name: str) -> Value:
         """The value that the source calls `name`, where that is a node's output."""
-        slot = self._leaf.value_slots[name]
-        return Value(self._table, self._table.outputs[self.node(name).id][slot])
+        node = self.node(name)
+        return Value(self._table, self._table.outputs[node.id][self._leaf.value_slots[name]])
 
     @property
     def names(self) -> frozenset[str]:

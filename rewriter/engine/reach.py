@@ -26,9 +26,10 @@ class Reach:
         self.places = space.positions
         self.by_op: dict[str, dict[int, None]] = {}
         self.types: dict[int, set[str]] = {0: set(program.anchors)}
-        self.counts_inputs = False
+        self.counted: dict[tuple[int, tuple[str, ...]], None] = {}  # nodes (role and types) that count an input's uses
         for leaf in program.leaves:
             lowered = leaf.lowered
+            roles = {lowered.node_positions[id(n)]: n for n in lowered.variant.nodes if id(n) in lowered.node_positions}
             for node in lowered.variant.nodes:
                 position = lowered.node_positions.get(id(node))
                 if position is None:
@@ -38,8 +39,9 @@ class Reach:
                     self.by_op.setdefault(op, {})[position] = None
             for step, _ in lowered.steps:
                 if isinstance(step, Question) and step.kind in ("uses", "inner"):
-                    if self.places[step.positions[0]].kind in ("input", "operand"):
-                        self.counts_inputs = True
+                    place = self.places[step.positions[0]]
+                    if place.kind in ("input", "operand") and place.parent in roles:
+                        self.counted[place.parent, roles[place.parent].types] = None
             for lane in lowered.lanes:
                 for step in lane.steps:
                     if isinstance(step, Question) and step.kind == "op":
@@ -56,8 +58,6 @@ class Reach:
         for value in values:
             if table.producer[value]:
                 touched.add(table.producer[value])
-            if self.counts_inputs:
-                touched.update(table.uses[value])
         stack = list(produced)
         for node in nodes:
             if table.op[node] in FOLDABLE or table.op[node] == "Constant":
@@ -73,6 +73,11 @@ class Reach:
                 if table.op[user] in FOLDABLE:
                     stack.extend(table.outputs[user])
         found: set[int] = set()
+        for value in values:
+            for position, ops in self.counted:
+                for user in table.uses[value]:
+                    if table.op[user] in ops:
+                        found.update(self.back(table, position, user))
         for node in touched:
             for position in self.by_op.get(table.op[node], ()):
                 found.update(self.back(table, position, node))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rewriter import schemas
-from rewriter.compiler.edits import EditScript, Kept
+from rewriter.compiler.edits import EditScript, Kept, is_same_parameter
 from rewriter.engine.edit import Edit, New, Operand
 from rewriter.engine.match import Match, flat
 from rewriter.engine.types import type_of
@@ -305,6 +305,8 @@ class _ScriptEdit:
                 self.edit.inputs.append((node, slot, operand))
                 self.changed.add(id(target))
         for name, written in kept.attributes.items():
+            if is_same_parameter(written, kept.source.attributes.get(name)) and written.name not in self.returned:
+                continue
             value = self.attribute(written)
             if value != self.table.attributes(node).get(name) and not (
                 value is not None and name not in self.table.attributes(node) and value == self.table.attribute(node, name)

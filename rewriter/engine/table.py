@@ -12,6 +12,7 @@ thing that a sink ever writes back.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -223,7 +224,7 @@ class Table:
         nodes = scope.nodes
         if nodes:
             scope.first, scope.last = nodes[0], nodes[-1]
-            for a, b in zip(nodes, nodes[1:], strict=False):
+            for a, b in itertools.pairwise(nodes):
                 self.next[a] = b
                 self.previous[b] = a
 

@@ -67,13 +67,16 @@ def lanes(
     lane: Callable[..., Iterator[tuple[Any, ...]]],
     outer: tuple[int, ...],
     agree: tuple[int, ...],
+    attributes: tuple[tuple[int, str], ...],
 ) -> Iterator[list[tuple[Any, ...]]]:
     """Run a lane on each value: what each captured, for each way of the first with which all the others agree."""
     for first in lane(values[0], *outer) if values else ():
         found = [first]
         for value in values[1:]:
             for one in lane(value, *outer):
-                if all(same(table, first[k], one[k]) for k in agree):
+                if all(same(table, first[k], one[k]) for k in agree) and all(
+                    table.attribute(first[k], name) == table.attribute(one[k], name) for k, name in attributes
+                ):
                     found.append(one)
                     break
             else:

@@ -7,13 +7,14 @@ cannot be quantized rightly is declined with the tensor's name; nothing is ever 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from rewriter import Decline, Match, NoMatch, Value
 from rules import quantization as qm
+from rules.qdq_unit.input_moments import input_moments
 from rules.qdq_unit.unit import FLOAT32, input_scale, per_channel_possible, scale_repeats, type_name, weight_axis
 
 Returned = dict[str, Any]
@@ -55,8 +56,8 @@ def float_tensor(value: Value, what: str) -> np.ndarray:
     return found
 
 
-def bias_values(m: Match, beta: float) -> np.ndarray | None:
-    """The unit's bias as float64, beta not yet folded; None without one. A run-time bias is another rule's."""
+def bias_values(m: Match) -> qm.BiasValues | None:
+    """The unit's bias, exactly, beta not yet folded; None without one. A run-time bias is another rule's."""
     if m["b_q"] is not None:
         return dequantized_bias(m)
     bias = m.maybe("b")
@@ -64,21 +65,22 @@ def bias_values(m: Match, beta: float) -> np.ndarray | None:
         return None
     if not bias.is_constant:
         raise NoMatch
-    return float_tensor(bias, "bias")
+    return qm.BiasValues.of_floats(float_tensor(bias, "bias"))
 
 
-def dequantized_bias(m: Match) -> np.ndarray:
-    """A quantized bias as float64, exactly: 32-bit codes times 24-bit scales, rounded once where they need 56 bits."""
+def dequantized_bias(m: Match) -> qm.BiasValues:
+    """A quantized bias as its integers and their scale, so that it is requantized without rounding in between."""
     codes, scale = m.array("b_q"), m.value("b_scale")
     if not scale.is_constant:
         raise NoMatch
     zero = m.maybe("b_zp")
     if zero is not None and not zero.is_constant:
         raise NoMatch
+    held = 0 if zero is None else zero.numpy()
     axis = bias_axis_of(m, codes)
-    steps = codes.astype(np.int64) - (0 if zero is None else shaped(zero.numpy().astype(np.int64), codes.ndim, axis))
-    found: np.ndarray = steps.astype(np.float64) * shaped(scale.numpy().astype(np.float64), codes.ndim, axis)
-    return found
+    return named(
+        f"bias {m.value('b_q').name!r}", lambda: qm.BiasValues.of_codes(codes, scale.numpy(), held, axis=axis)
+    )
 
 
 def bias_axis_of(m: Match, codes: np.ndarray) -> int:
@@ -88,21 +90,27 @@ def bias_axis_of(m: Match, codes: np.ndarray) -> int:
     return int(axis if axis is not None else 1) % rank if -rank <= int(axis if axis is not None else 1) < rank else 0
 
 
-def shaped(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Scales or zero points so that they broadcast along `axis`."""
-    if values.size == 1:
-        return values.reshape(())
-    return values.reshape([-1 if k == axis else 1 for k in range(rank)])
-
-
-def complete_unit(m: Match, core: str, factors: Factors = Factors(), bias: bool = True) -> Returned:  # noqa: B008
+def complete_unit(
+    m: Match,
+    core: str,
+    factors: Factors = Factors(),  # noqa: B008
+    bias: bool = True,
+    scheme: qm.Scheme = qm.Scheme(),  # noqa: B008
+) -> Returned:
     """Weight, and bias if there is one, of a unit whose weight is float."""
     node = m.node(core)
     x_scale = input_scale(m)
     weight = m.value("w")
     w = float_tensor(weight, "weight")
-    b = bias_values(m, factors.beta) if bias else None
-    axis = weight_axis(node, w.ndim) if per_channel_possible(m) else None
+    b = bias_values(m) if bias else None
+    require_opset(m, scheme)
+    axis = weight_axis(node, w.ndim)
+    if not per_channel_possible(m) and scheme.granularity == "channel":
+        scheme = replace(scheme, granularity="tensor")
+    moments = input_moments(m, x_scale, w.shape)
+    repeat = 1 if axis is None else scale_repeats(node)
+    if scheme.granularity == "block":
+        return complete_blocks(m, core, w, factors.alpha, moments, scheme)
     unit = named(
         weight_or_bias(weight, m, b),
         lambda: qm.quantize_unit(
@@ -110,24 +118,51 @@ def complete_unit(m: Match, core: str, factors: Factors = Factors(), bias: bool 
             b,
             x_scale,
             axis=axis,
+            scheme=scheme,
+            inputs=moments,
             alpha=factors.alpha,
             beta=factors.beta,
-            repeat=1 if axis is None else scale_repeats(node),
+            repeat=repeat,
         ),
     )
     note_unit(m, node.op_type, weight.name, unit.weight, unit.bias, unit.raised)
-    returned: Returned = {
-        "w_quantized": unit.weight.codes,
-        "w_scale": unit.weight.scale,
-        "w_zero_point": unit.weight.zero_point,
-        "axis": unit.weight.axis,
-    }
+    m.note(on_grid=unit.on_grid)
+    returned = weight_tensors(unit.weight)
     if bias:
         returned |= bias_tensors(unit.bias, "b_scale")
     return returned
 
 
-def weight_or_bias(weight: Value, m: Match, b: np.ndarray | None) -> str:
+def complete_blocks(
+    m: Match, core: str, w: np.ndarray, alpha: float, moments: qm.InputMoments | None, scheme: qm.Scheme
+) -> Returned:
+    """The weight of a unit, in blocks along the axis that is summed over."""
+    node, weight = m.node(core), m.value("w")
+    axis = weight_axis(node, w.ndim)
+    summed = w.ndim - 2 if axis is None else 1 - axis
+    held = w if alpha == 1 else w.astype(np.float64) * alpha
+    quantized = named(
+        f"weight {weight.name!r}",
+        lambda: qm.quantize_weight(held, axis, scheme, block_axis=summed, moments=moments),
+    )
+    note_unit(m, node.op_type, weight.name, quantized, None, 0)
+    return weight_tensors(quantized)
+
+
+def require_opset(m: Match, scheme: qm.Scheme) -> None:
+    """What DequantizeLinear takes only from opset 21 on, in ai.onnx."""
+    new = scheme.weight_type in ("int4", "uint4", "int16") or scheme.granularity == "block"
+    if new and m.opset < 21 and not m.node("x").op_type.startswith("com.microsoft"):
+        what = "blocks" if scheme.granularity == "block" else f"{scheme.weight_type} weights"
+        raise Decline(f"{what} need opset 21 or later; the model is at {m.opset}")
+
+
+def weight_tensors(weight: qm.QuantizedTensor) -> Returned:
+    codes, zero_point = weight.stored()
+    return {"w_quantized": codes, "w_scale": weight.scale, "w_zero_point": zero_point, "axis": weight.axis}
+
+
+def weight_or_bias(weight: Value, m: Match, b: qm.BiasValues | None) -> str:
     return f"weight {weight.name!r}" if b is None else f"weight {weight.name!r} and its bias"
 
 
@@ -151,7 +186,7 @@ def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned
         name = m.value("b_q").name
     else:
         name = m.value("b").name
-    b = bias_values(m, factors.beta)
+    b = bias_values(m)
     assert b is not None
     repeat = scale_repeats(node) if scale.ndim else 1
     bias = named(
@@ -211,8 +246,16 @@ def note_unit(
         op=op,
         weight=name,
         shape=list(weight.codes.shape),
-        granularity="per tensor" if weight.axis is None else f"per channel, axis {weight.axis}",
+        granularity=granularity(weight),
         scale=[float(weight.scale.min()), float(weight.scale.max())] if weight.scale.size else [],
         bias=None if bias is None else list(bias.codes.shape),
         raised=raised,
     )
+
+
+def granularity(weight: qm.QuantizedTensor) -> str:
+    if weight.axis is None:
+        return "per tensor"
+    if weight.block_size:
+        return f"per block of {weight.block_size}, axis {weight.axis}"
+    return f"per channel, axis {weight.axis}"

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewriter import Decline, Match, NoMatch, RuleSet, rule
+from rules import quantization as qm
 from rules.backends import BACKENDS
 from rules.qdq_unit import patterns as p
+from rules.qdq_unit import weight_only as alone
 from rules.qdq_unit.complete import Factors, Returned, complete_bias, complete_unit, folded_scale
 from rules.qdq_unit.onnxruntime import ort_bias_only, ort_weight_and_bias
 from rules.qdq_unit.unit import describe
@@ -19,7 +21,13 @@ GEMM_BIAS: list[Any] = [p.gemm_float_bias, p.gemm_quantized_bias]
 
 
 def own(rules: Any) -> bool:
-    return bool(rules.scheme != "onnxruntime")
+    """Weight and bias, in numbers of our own."""
+    return bool(rules.scheme != "onnxruntime" and rules.bias and rules.granularity != "block")
+
+
+def weight_alone(rules: Any) -> bool:
+    """The bias stays: it is not wanted, or has no scale because the weight is in blocks."""
+    return bool(rules.scheme != "onnxruntime" and not own(rules))
 
 
 def ort(rules: Any) -> bool:
@@ -35,19 +43,52 @@ class WeightBias(RuleSet):
             the reason, what would not become an integer kernel there.
         scheme: "symmetric" is int8 per channel with an int32 bias at float32(x_scale * w_scale);
             "onnxruntime" gives the very numbers that ONNX Runtime's WeightBiasQuantization produces, for exactly the
-            nodes that it takes.
+            nodes that it takes; the options below are then its own.
+        weight_type: int8, uint8, int4, uint4 or int16. The last three need opset 21.
+        symmetric: whether the zero point is that of a range which is its own negative.
+        granularity: one scale per "tensor", output "channel", or "block" of `block_size` weights along the axis that is
+            summed over (opset 21; the bias then stays float).
+        reduce_range: 7-bit weights, for integer kernels without VNNI, which saturate with 8.
+        bias: whether biases are quantized too.
+        scale_search: "auto" and "grid" take the grid that weights lie on already, else the range; "minmax" the range;
+            "mse" the least squared error.
+        rounding: "balanced" lets the errors of a channel cancel, within the two neighbours of each weight; "nearest".
 
-    Raises ValueError for an unknown backend or scheme.
+    Raises ValueError for an unknown backend, scheme or option, and for what does not go together.
     """
 
     backend: str = "generic"
     scheme: str = "symmetric"
+    weight_type: str = "int8"
+    symmetric: bool = True
+    granularity: str = "channel"
+    block_size: int = 0
+    reduce_range: bool = False
+    bias: bool = True
+    scale_search: str = "auto"
+    rounding: str = "balanced"
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise ValueError(f"unknown backend {self.backend!r}; there are {', '.join(BACKENDS)}")
         if self.scheme not in SCHEMES:
             raise ValueError(f"unknown scheme {self.scheme!r}; there are {', '.join(SCHEMES)}")
+        asked = self.weights
+        if self.scheme == "onnxruntime" and not (self.bias and asked in (qm.Scheme(), qm.Scheme(rounding="nearest"))):
+            raise ValueError("scheme 'onnxruntime' has numbers of its own: it goes with no other option of the weights")
+
+    @property
+    def weights(self) -> qm.Scheme:
+        """The options of the weights. Raises ValueError for what is unknown or does not go together."""
+        return qm.Scheme(
+            weight_type=self.weight_type,
+            symmetric=self.symmetric,
+            granularity=self.granularity,
+            block_size=self.block_size,
+            reduce_range=self.reduce_range,
+            search=self.scale_search,
+            rounding=self.rounding,
+        )
 
     def require(self, m: Match, core: str) -> None:
         """Decline what the backend would not run as an integer kernel."""
@@ -60,28 +101,28 @@ class WeightBias(RuleSet):
     @rule(p.conv_float_weight, p.conv_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def conv(self, m: Match) -> Returned:
         """Conv and ConvTranspose: the weight, and a constant bias."""
-        returned = complete_unit(m, "conv")
+        returned = complete_unit(m, "conv", scheme=self.weights)
         self.require(m, "conv")
         return returned
 
     @rule(p.gemm_float_weight, p.gemm_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def gemm(self, m: Match) -> Returned:
         """Gemm: the weight with alpha, and a constant bias with beta, folded in."""
-        returned = complete_unit(m, "gemm", Factors.of(m))
+        returned = complete_unit(m, "gemm", Factors.of(m), scheme=self.weights)
         self.require(m, "gemm")
         return returned | folded(m)
 
     @rule(p.matmul_float_weight, p.matmul_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def matmul(self, m: Match) -> Returned:
         """MatMul: the weight."""
-        returned = complete_unit(m, "matmul", bias=False)
+        returned = complete_unit(m, "matmul", bias=False, scheme=self.weights)
         self.require(m, "matmul")
         return returned
 
     @rule(p.matmul_add_float_weight, p.matmul_add_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def matmul_add(self, m: Match) -> Returned:
         """MatMul with a constant Add: the weight, and the constant as bias; the Add stays."""
-        returned = complete_unit(m, "matmul")
+        returned = complete_unit(m, "matmul", scheme=self.weights)
         self.require(m, "matmul")
         return returned
 
@@ -90,16 +131,39 @@ class WeightBias(RuleSet):
     @rule(p.conv_runtime_bias, p.conv_quantized_weight, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def conv_weight(self, m: Match) -> Returned:
         """Conv and ConvTranspose whose bias is known only at run time: the weight alone."""
-        returned = complete_unit(m, "conv", bias=False)
+        returned = complete_unit(m, "conv", bias=False, scheme=self.weights)
         self.require(m, "conv")
         return returned
 
     @rule(p.gemm_runtime_bias, p.gemm_quantized_weight, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def gemm_weight(self, m: Match) -> Returned:
         """Gemm whose bias is known only at run time: the weight alone, with alpha folded in."""
-        returned = complete_unit(m, "gemm", Factors(float(m.attribute("alpha"))), bias=False)
+        returned = complete_unit(m, "gemm", Factors(float(m.attribute("alpha"))), bias=False, scheme=self.weights)
         self.require(m, "gemm")
         return returned | {name: one for name, one in folded(m).items() if name == "alpha"}
+
+    # -- the weight alone -----------------------------------------------------------------------------------------------
+
+    @rule(alone.conv_any_bias, alone.conv_weight_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=weight_alone)
+    def conv_alone(self, m: Match) -> Returned:
+        """Conv and ConvTranspose with bias=False, or in blocks."""
+        return self.alone(m, "conv")
+
+    @rule(alone.gemm_any_bias, alone.gemm_weight_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=weight_alone)
+    def gemm_alone(self, m: Match) -> Returned:
+        """Gemm with bias=False, or in blocks; alpha folded in."""
+        returned = self.alone(m, "gemm", Factors(float(m.attribute("alpha"))))
+        return returned | {"alpha": 1.0 if float(m.attribute("alpha")) != 1 else None}
+
+    @rule(alone.matmul_any_bias, alone.matmul_weight_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=weight_alone)
+    def matmul_alone(self, m: Match) -> Returned:
+        """MatMul with bias=False, or in blocks."""
+        return self.alone(m, "matmul")
+
+    def alone(self, m: Match, core: str, factors: Factors = Factors()) -> Returned:  # noqa: B008
+        returned = complete_unit(m, core, factors, bias=False, scheme=self.weights)
+        self.require(m, core)
+        return returned | {"block_size": self.block_size or None}
 
     # -- quantized weight -----------------------------------------------------------------------------------------------
 

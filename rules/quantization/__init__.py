@@ -5,6 +5,7 @@ It knows no graph and no operator, so that it can be read, tested and used witho
 
 from .bias import (
     INT32_MAX,
+    BiasValues,
     bias_is_right,
     bias_only_scale,
     bias_scale,
@@ -15,41 +16,59 @@ from .bias import (
 from .bounds import (
     accumulator_depth,
     accumulator_fits,
+    balanced_bound,
     bias_bound,
     element_bound,
     output_bound,
     output_bound_any_input,
 )
 from .errors import BiasOverflow, NotQuantizable, first_bad
+from .grid import grid_scales
+from .guards import PowerOfTwoBias, htp_refuses, power_of_two_bias
+from .moments import InputMoments
 from .onnxruntime_scheme import ort_bias, ort_weight
-from .scales import symmetric_scale
+from .rounding import balance
+from .scales import covering_scale, symmetric_scale
+from .scheme import Scheme, pair_sums_fit_int16
 from .tensor import QuantizedTensor, dequantize
 from .unit import QuantizedUnit, quantize_bias_for, quantize_unit
-from .weight import quantize_symmetric, quantize_with_scale
+from .weight import quantize_symmetric, quantize_weight, quantize_with_scale
 
 __all__ = [
     "INT32_MAX",
     "BiasOverflow",
+    "BiasValues",
+    "InputMoments",
     "NotQuantizable",
+    "PowerOfTwoBias",
     "QuantizedTensor",
     "QuantizedUnit",
+    "Scheme",
     "accumulator_depth",
     "accumulator_fits",
+    "balance",
+    "balanced_bound",
     "bias_bound",
     "bias_is_right",
     "bias_only_scale",
     "bias_scale",
+    "covering_scale",
     "dequantize",
     "element_bound",
     "first_bad",
+    "grid_scales",
+    "htp_refuses",
     "ort_bias",
     "ort_weight",
     "output_bound",
     "output_bound_any_input",
+    "pair_sums_fit_int16",
+    "power_of_two_bias",
     "quantize_bias",
     "quantize_bias_for",
     "quantize_symmetric",
     "quantize_unit",
+    "quantize_weight",
     "quantize_with_scale",
     "raise_for_bias",
     "requantize_bias",

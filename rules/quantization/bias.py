@@ -8,14 +8,15 @@ scale that has to grow.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import BiasOverflow, NotQuantizable, check_finite
+from .errors import NotQuantizable, BiasOverflow, check_finite
 from .rounding import rint_ratio
-from .scales import SMALLEST_NORMAL, round_trip_is_finite
+from .scales import QMAX, next_up, round_trip_is_finite, smallest_scale
 from .tensor import QuantizedTensor, along
 
 INT32_MAX = 2**31 - 1
@@ -26,66 +27,108 @@ _STEPS = 8
 _RIGHT = 2.0**-22
 
 
-def input_scale(x_scale: ArrayLike) -> np.float32:
-    """The scale of the unit's input, given with shape [] or [1], as a float32.
+@dataclass(frozen=True, eq=False)
+class BiasValues:
+    """A bias as number * unit, exactly: floats times 1, or integers times the scale that they stood at, and beta.
+
+    number: any shape, held exactly by float64. unit: shape [], or one that broadcasts with number, held exactly too (a
+    float32 scale times a float32 beta has 48 bits). The product may need more bits than float64 has: nobody rounds it.
+    """
+
+    number: NDArray[np.float64]
+    unit: NDArray[np.float64]
+
+    @staticmethod
+    def of_floats(b: NDArray[Any]) -> BiasValues:
+        """Raises NotQuantizable, naming the element, if b has a NaN or an infinity."""
+        check_finite("bias", b)
+        return BiasValues(np.asarray(b, np.float64), np.asarray(1.0))
+
+    @staticmethod
+    def of_codes(codes: NDArray[Any], scale: ArrayLike, zero_point: ArrayLike = 0, *, axis: int | None) -> BiasValues:
+        """codes of any integer type up to 32 bits; scale and zero_point of shape [] or [1], or [C] along axis.
+
+        Raises NotQuantizable if the scale is not finite.
+        """
+        old = np.asarray(scale)
+        check_finite("bias scale", old)
+        zero = np.asarray(zero_point).astype(np.int64)
+        old, zero = (along(v, codes.ndim, axis if v.size > 1 else None) for v in (old.astype(np.float64), zero))
+        return BiasValues(np.asarray(codes.astype(np.int64) - zero, np.float64), old)
+
+    def times(self, beta: float) -> BiasValues:
+        return self if beta == 1 else BiasValues(self.number, self.unit * beta)
+
+    @property
+    def absolute(self) -> NDArray[np.float64]:
+        """|b| to float64's precision."""
+        return np.abs(self.number * self.unit)
+
+
+def input_scale(x_scale: ArrayLike) -> Any:
+    """The scale of the unit's input, given with shape [] or [1]: a float32, or of the 16-bit type that it has.
 
     Raises NotQuantizable if it has another shape or is not positive and finite.
     """
-    scale = np.asarray(x_scale, np.float32)
+    scale = np.asarray(x_scale)
+    scale = scale if scale.dtype.itemsize == 2 else scale.astype(np.float32)
     if scale.size != 1 or not (np.isfinite(scale).all() and (scale > 0).all()):
         raise NotQuantizable("the input's scale is not one positive finite number")
-    return np.float32(scale.reshape(())[()])
+    return scale.reshape(())[()]
 
 
-def bias_scale(x_scale: ArrayLike, w_scale: ArrayLike) -> NDArray[np.float32]:
-    """float32(x_scale * w_scale), the product that kernels recompute. Shape of w_scale.
+def bias_scale(x_scale: ArrayLike, w_scale: ArrayLike) -> NDArray[Any]:
+    """float32(x_scale * w_scale), the product that kernels recompute; in the type of w_scale if that has 16 bits.
 
-    Nothing is checked: the product may be 0, subnormal or infinite; `raise_for_bias` prevents that.
+    Shape of w_scale. Nothing is checked: the product may be 0, subnormal or infinite; `raise_for_bias` prevents that.
     """
+    held = _scales(w_scale)
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.asarray(w_scale, np.float32) * input_scale(x_scale))
+        if held.dtype == np.float32:
+            return np.asarray(held * np.float32(input_scale(x_scale)))
+        return np.asarray(held.astype(np.float64) * float(input_scale(x_scale))).astype(held.dtype)
 
 
 def raise_for_bias(
-    w_scale: ArrayLike, b_absmax: ArrayLike, x_scale: ArrayLike, *, limit: int = INT32_MAX
-) -> NDArray[np.float32]:
-    """w_scale, raised where needed until the bias fits and its scale is a normal float32.
+    w_scale: ArrayLike, b_absmax: ArrayLike, x_scale: ArrayLike, *, limit: int = INT32_MAX, reach: int = QMAX
+) -> NDArray[Any]:
+    """w_scale, raised where needed until the bias fits and its scale is a normal number of its type.
 
-    On return, with s_b = bias_scale(x_scale, result): |rint(b / s_b)| <= limit, and 2^-126 <= s_b < infinity.
+    On return, with s_b = bias_scale(x_scale, result): |rint(b / s_b)| <= limit, and smallest_scale <= s_b < infinity.
     w_scale and b_absmax (the largest |b| that meets this scale) have the same shape, [] or [C].
 
     The quotient b / limit rounds down half of the time, and so does the product, so what counts is tested
     after forming s_b, and the scale takes another float up where that fails. Both roundings are below one
     float, so a handful of steps is enough. A channel that fits keeps its scale bit for bit.
 
-    Raises NotQuantizable if no scale that comes back finite will do.
+    Raises NotQuantizable if no scale that comes back finite (times `reach`) will do.
     """
     b = np.asarray(b_absmax, np.float64)
-    scale = np.asarray(w_scale, np.float32)
+    scale = _scales(w_scale)
+    kind = scale.dtype
     with np.errstate(over="ignore"):
-        need = np.maximum(b / limit, SMALLEST_NORMAL) / np.float64(input_scale(x_scale))
-    scale = np.where(_fits(scale, b, x_scale, limit), scale, np.maximum(scale, _to_float32(need)))
+        need = np.maximum(b / limit, smallest_scale(kind)) / np.float64(input_scale(x_scale))
+        raised = np.maximum(scale.astype(np.float64), need).astype(kind)
+    scale = np.asarray(np.where(_fits(scale, b, x_scale, limit), scale, raised)).astype(kind)
     for _ in range(_STEPS):
         fits = _fits(scale, b, x_scale, limit)
         if fits.all():
             break
-        scale = np.where(fits, scale, np.nextafter(scale, np.float32(np.inf)))
-    finite = np.isfinite(bias_scale(x_scale, scale)) & round_trip_is_finite(scale)
+        scale = np.asarray(np.where(fits, scale, next_up(scale))).astype(kind)
+    finite = np.isfinite(bias_scale(x_scale, scale).astype(np.float64)) & round_trip_is_finite(scale, reach)
     if not (finite.all() and _fits(scale, b, x_scale, limit).all()):
         raise NotQuantizable(f"no weight scale makes a bias of magnitude {b.max():g} fit int32")
-    return np.asarray(scale, np.float32)
+    return scale
 
 
-def _fits(
-    w_scale: NDArray[np.float32], b: NDArray[np.float64], x_scale: ArrayLike, limit: int
-) -> NDArray[np.bool_]:
-    s_b = bias_scale(x_scale, w_scale)
-    return np.asarray((s_b >= SMALLEST_NORMAL) & (rint_ratio(b, s_b) <= limit))
+def _scales(w_scale: ArrayLike) -> NDArray[Any]:
+    held = np.asarray(w_scale)
+    return held if held.dtype.itemsize == 2 and held.dtype.kind in "fV" else held.astype(np.float32)
 
 
-def _to_float32(values: ArrayLike) -> NDArray[np.float32]:
-    with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(values, np.float32)
+def _fits(w_scale: NDArray[Any], b: NDArray[np.float64], x_scale: ArrayLike, limit: int) -> NDArray[np.bool_]:
+    s_b = bias_scale(x_scale, w_scale).astype(np.float64)
+    return np.asarray((s_b >= smallest_scale(w_scale.dtype)) & (rint_ratio(b, s_b) <= limit))
 
 
 def bias_only_scale(b_absmax: ArrayLike, x_scale: ArrayLike) -> NDArray[np.float32]:
@@ -97,7 +140,7 @@ def bias_only_scale(b_absmax: ArrayLike, x_scale: ArrayLike) -> NDArray[np.float
     `raise_for_bias` has to follow.
     """
     wanted = np.asarray(b_absmax, np.float64) / (_IDLE_CODE * np.float64(input_scale(x_scale)))
-    return _to_float32(np.clip(wanted, SMALLEST_NORMAL, _LARGEST_IDLE))
+    return np.asarray(np.clip(wanted, smallest_scale(np.float32), _LARGEST_IDLE), np.float32)
 
 
 def quantize_bias(
@@ -112,9 +155,16 @@ def quantize_bias(
     Raises BiasOverflow if a code exceeds `limit` in magnitude, NotQuantizable if b is not finite or s_b is no
     normal float32, ValueError if w_scale does not fit b.
     """
-    check_finite("bias", b)
+    return quantize_bias_values(BiasValues.of_floats(b), x_scale, w_scale, axis=axis, limit=limit)
+
+
+def quantize_bias_values(
+    b: BiasValues, x_scale: ArrayLike, w_scale: ArrayLike, *, axis: int | None, limit: int = INT32_MAX
+) -> QuantizedTensor:
+    """`quantize_bias` of exact values: number * unit / s_b is rounded once, by `rint_ratio`."""
     scale = bias_scale(x_scale, w_scale)
-    return _int32(rint_ratio(b, along(_normal(scale), b.ndim, axis)), scale, axis, limit)
+    step = along(_normal(scale), b.number.ndim, axis)
+    return _int32(rint_ratio(b.number, step, unit=b.unit), scale, axis, limit)
 
 
 def requantize_bias(
@@ -136,24 +186,18 @@ def requantize_bias(
 
     Raises as `quantize_bias`, and NotQuantizable if the old scale is not finite.
     """
-    old = np.asarray(scale, np.float32)
-    check_finite("bias scale", old)
-    zero = along(np.asarray(zero_point), codes.ndim, None if np.ndim(zero_point) == 0 else old_axis)
-    steps = codes.astype(np.int64) - zero.astype(np.int64)
-    new = bias_scale(x_scale, w_scale)
-    per = along(_normal(new), codes.ndim, axis)
-    return _int32(rint_ratio(steps, per, unit=along(old, codes.ndim, old_axis)), new, axis, limit)
+    values = BiasValues.of_codes(codes, np.asarray(scale, np.float32), zero_point, axis=old_axis)
+    return quantize_bias_values(values, x_scale, w_scale, axis=axis, limit=limit)
 
 
-def _normal(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    if not np.all(np.isfinite(scale) & (scale >= SMALLEST_NORMAL)):
-        raise NotQuantizable("the bias scale, x_scale * w_scale, is not a normal float32")
+def _normal(scale: NDArray[Any]) -> NDArray[Any]:
+    wide = scale.astype(np.float64)
+    if not np.all(np.isfinite(wide) & (wide >= smallest_scale(scale.dtype))):
+        raise NotQuantizable(f"the bias scale, x_scale * w_scale, is not a normal {scale.dtype.name}")
     return scale
 
 
-def _int32(
-    codes: NDArray[np.float64], scale: NDArray[np.float32], axis: int | None, limit: int
-) -> QuantizedTensor:
+def _int32(codes: NDArray[np.float64], scale: NDArray[Any], axis: int | None, limit: int) -> QuantizedTensor:
     over = np.argwhere(np.abs(codes) > limit)
     if len(over):
         index = tuple(int(i) for i in over[0])

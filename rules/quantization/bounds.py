@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .tensor import QuantizedTensor, along
+from .tensor import QuantizedTensor
 
 U = 2.0**-24
 _UP = 1 + 2.0**-49
@@ -24,10 +24,26 @@ def element_bound(w: NDArray[Any], q: QuantizedTensor) -> NDArray[np.float64]:
 
     The division is off by u |w / s|, rounding to an integer by 1/2, and clipping by nothing, because |w| <=
     127 s: so |w - q s| <= s/2 + u |w|. The product q * s is off by u |q| s; s and so the product are normal
-    numbers. The naive `s/2` is false: s = float32(0.1), w = float32(0.35).
+    numbers. The naive `s/2` is false: s = float32(0.1), w = float32(0.35). With a zero point |q| stands for the distance
+    from it; the zero point's rounding moves the ends of the range by half a step at most, up to the u |w| that is there
+    already. 16-bit scales round the product by 2^-11 or 2^-8 of it, and by half of float16's smallest number.
     """
-    size = along(q.scale, w.ndim, q.axis).astype(np.float64)
+    size = q.spread(q.scale).astype(np.float64)
+    if q.scale.dtype != np.float32:
+        unit = 2.0**-11 if q.scale.dtype == np.float16 else 2.0**-8
+        least = 2.0**-25 if q.scale.dtype == np.float16 else 0.0
+        product = unit * np.abs(_steps(q)) * size + least
+        return np.asarray((size / 2 + U * np.abs(w.astype(np.float64)) + product) * _UP)
     return np.asarray((size / 2 + U * (np.abs(w.astype(np.float64)) + np.abs(_steps(q)) * size)) * _UP)
+
+
+def balanced_bound(w: NDArray[Any], q: QuantizedTensor) -> NDArray[np.float64]:
+    """Bounds |w - w'| elementwise by `s + u (|w| + |q| s)` under balanced rounding.
+
+    As `element_bound`, but the code is the floor or the ceiling of the quotient: off by less than 1, not by 1/2.
+    """
+    size = q.spread(q.scale).astype(np.float64)
+    return np.asarray(element_bound(w, q) + size / 2 * _UP)
 
 
 def bias_bound(q: QuantizedTensor) -> NDArray[np.float64]:
@@ -37,12 +53,12 @@ def bias_bound(q: QuantizedTensor) -> NDArray[np.float64]:
     the product, by u each; codes up to 2^24 are exact. An integer kernel adds the code itself and needs only
     s/2.
     """
-    size = along(q.scale, q.codes.ndim, q.axis).astype(np.float64)
+    size = q.spread(q.scale).astype(np.float64)
     return np.asarray((size / 2 + (2 * U + U * U) * np.abs(_steps(q)) * size) * _UP)
 
 
 def _steps(q: QuantizedTensor) -> NDArray[np.float64]:
-    return np.asarray(q.codes.astype(np.float64) - along(q.zero_point, q.codes.ndim, q.axis))
+    return np.asarray(q.codes.astype(np.float64) - q.spread(q.zero_point).astype(np.float64))
 
 
 def output_bound(element: NDArray[np.float64], bias: ArrayLike, x_abs: ArrayLike) -> NDArray[np.float64]:

@@ -10,32 +10,56 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+FOUR_BITS = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedTensor:
     """`value = (codes - zero_point) * scale`, as ONNX DequantizeLinear has it.
 
-    codes: integers (int8 weights, int32 biases) of any shape. scale: float32, of shape [] (one for the
-    tensor, axis None) or [C] (one for each entry of `axis`, C = its size). zero_point: of the codes' dtype
-    and the scale's shape. axis: the channel axis, not negative, or None.
+    codes: integers (int8 weights, int32 biases) of any shape. scale: float32, float16 or bfloat16, of shape [] (one for
+    the tensor, axis None) or [C] (one for each entry of `axis`, C = its size); with a block_size, one for each block of so
+    many elements along axis: the shape of the codes, but ceil(C / block_size) along axis. zero_point: of the codes' dtype
+    and the scale's shape. axis: not negative, or None. four_bit: "int4" or "uint4" if the codes, held in 8 bits, are such.
 
     Raises ValueError where these do not agree.
     """
 
     codes: NDArray[Any]
-    scale: NDArray[np.float32]
+    scale: NDArray[Any]
     zero_point: NDArray[Any]
     axis: int | None
+    block_size: int = 0
+    four_bit: str | None = None
 
     def __post_init__(self) -> None:
         if self.codes.dtype.kind not in "iu" or self.zero_point.dtype != self.codes.dtype:
             raise ValueError("codes and zero point must be of one integer type")
-        shape = () if self.axis is None else (self.codes.shape[self.axis],)
-        if self.scale.dtype != np.float32 or self.scale.shape != shape or self.zero_point.shape != shape:
-            raise ValueError(f"scale and zero point must have shape {list(shape)}, the scale being float32")
+        shape: tuple[int, ...] = ()
+        if self.axis is not None and self.block_size:
+            shape = tuple(-(-n // self.block_size) if i == self.axis else n for i, n in enumerate(self.codes.shape))
+        elif self.axis is not None:
+            shape = (self.codes.shape[self.axis],)
+        kinds = (np.float32, np.float16, ml_dtypes.bfloat16)
+        if self.scale.dtype not in kinds or self.scale.shape != shape or self.zero_point.shape != shape:
+            raise ValueError(f"scale and zero point must have shape {list(shape)}, the scale being float32, or 16 bits")
+
+    def stored(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Codes and zero point in the type that they are stored in: that of `four_bit` (ml_dtypes), or their own."""
+        if self.four_bit is None:
+            return self.codes, self.zero_point
+        kind = FOUR_BITS[self.four_bit]
+        return self.codes.astype(kind), self.zero_point.astype(kind)
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """values, of the scale's shape, so that they broadcast with the codes."""
+        if self.block_size and self.axis is not None:
+            return expand_blocks(values, self.codes.shape, self.axis, self.block_size)
+        return along(values, self.codes.ndim, self.axis)
 
 
 def along(values: NDArray[Any], rank: int, axis: int | None) -> NDArray[Any]:
@@ -47,16 +71,22 @@ def along(values: NDArray[Any], rank: int, axis: int | None) -> NDArray[Any]:
     return values.reshape(shape)
 
 
-def dequantize(q: QuantizedTensor, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """The values of `q`, of its shape.
+def expand_blocks(values: NDArray[Any], shape: tuple[int, ...], axis: int, block_size: int) -> NDArray[Any]:
+    """Each entry repeated block_size times along axis, the last block cut to the shape."""
+    return np.repeat(values, block_size, axis=axis).take(np.arange(shape[axis]), axis=axis)
 
-    In float32, the default, it is ONNX DequantizeLinear bit for bit: the integer difference is rounded to
-    float32 (only codes beyond 2^24 notice) and multiplied by the scale. In float64 it has a relative error of
+
+def dequantize(q: QuantizedTensor, dtype: DTypeLike = None) -> NDArray[Any]:
+    """The values of `q`, of its shape, in its scale's type unless another is given.
+
+    In the scale's type it is ONNX DequantizeLinear bit for bit: the integer difference is rounded to that type (only
+    codes beyond 2^24 notice in float32) and multiplied by the scale. In float64 it has a relative error of
     at most 2^-53.
     """
-    zero_point = along(q.zero_point, q.codes.ndim, q.axis)
+    dtype = q.scale.dtype if dtype is None else dtype
+    zero_point = q.spread(q.zero_point)
     if zero_point.any():
         steps = (q.codes.astype(np.int64) - zero_point).astype(dtype)
     else:
         steps = q.codes.astype(dtype)
-    return np.asarray(steps * along(q.scale, q.codes.ndim, q.axis).astype(dtype))
+    return np.asarray(steps * q.spread(q.scale).astype(dtype))

@@ -14,78 +14,109 @@ Gemm's two factors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .bias import INT32_MAX, bias_only_scale, quantize_bias, raise_for_bias
+from .bias import INT32_MAX, BiasValues, bias_only_scale, quantize_bias_values, raise_for_bias
 from .bias_layout import abs_max_per_scale, lay_out, spread
-from .errors import NotQuantizable, check_finite
-from .scales import QMAX, idle_scale, symmetric_scale
+from .errors import NotQuantizable
+from .moments import InputMoments
+from .scales import QMAX, covering_scale, idle_scale
+from .scheme import Scheme
+from .search import zero_points
 from .tensor import QuantizedTensor
-from .weight import abs_max, quantize_with_scale
+from .weight import choose, codes_of, finite_range, scales_of
 
 _X_SPAN = 255
+_PLAIN = Scheme(search="minmax", rounding="nearest")
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedUnit:
-    """weight: int8. bias: int32, None without one. raised: how many weight scales grew for the bias' sake."""
+    """bias: int32, None without one. raised: how many weight scales grew for the bias' sake. on_grid: how many scales
+    are those of a grid that the weights lay on already. scheme: the one that was taken."""
 
     weight: QuantizedTensor
     bias: QuantizedTensor | None
     raised: int = 0
+    on_grid: int = 0
+    scheme: Scheme = _PLAIN
 
 
 def quantize_unit(
     w: NDArray[Any],
-    b: NDArray[Any] | None,
+    b: NDArray[Any] | BiasValues | None,
     x_scale: ArrayLike,
     *,
     axis: int | None,
+    scheme: Scheme = _PLAIN,
+    allowed: tuple[Scheme, ...] = (),
+    inputs: InputMoments | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
     repeat: int = 1,
 ) -> QuantizedUnit:
     """Quantizes a unit's weight w and bias b (of any float dtypes) for an input of scale x_scale.
 
-    axis: the channel axis of w (may be negative), or None for one scale. repeat: the number of groups that
-    share the weight scales. x_scale: shape [] or [1]. alpha and beta are folded into w and b in float64:
-    write 1 in their place.
+    axis: the axis of w's output channels (may be negative), or None: then there is one scale, and rounding is to
+    nearest. scheme: the options, by default min-max and nearest; of granularity "tensor" or "channel" (blocks have no
+    scale that a bias could share: `quantize_weight`). allowed: further schemes for search "auto" (`weight.choose`).
+    inputs: what is known of the input, without which rounding is to nearest. repeat: the number of groups that
+    share the weight scales. x_scale: shape [] or [1]. alpha and beta are folded into w and b: write 1 in their place.
 
     The bias keeps its shape, but that with a scale per channel a last dimension of 1 (or none) is expanded to
-    the channels, so that its DequantizeLinear can be per channel along its last axis.
+    the channels, so that its DequantizeLinear can be per channel along its last axis. One that is quantized already is
+    given as `BiasValues` and requantized from its integers.
 
-    The scale of each channel is the smallest that holds its weights, raised where the bias would not fit
+    The scale of each channel is that of the search, raised where the bias would not fit
     int32 beside the largest dot product of 8-bit inputs, or where x_scale * w_scale is no normal number. A
     channel of zeros takes a scale that suits its bias (`bias_only_scale`), without a bias that of
     `idle_scale`.
 
-    Raises NotQuantizable: an element is not finite or too large, b has no shape that fits, no scale works.
+    Raises NotQuantizable: an element is not finite or too large, b has no shape that fits, no scale works. ValueError for
+    blocks.
     """
+    if scheme.granularity == "block":
+        raise ValueError("a unit's bias has no scale under blocks: quantize_weight takes the weight alone")
     axis = None if axis is None else axis % w.ndim
-    absmax = abs_max(w, axis) * abs(_factor("alpha", alpha))
-    layout = None if b is None else lay_out(_times(b, beta), absmax.shape, repeat)
-    b_absmax = np.zeros(absmax.shape) if layout is None else abs_max_per_scale(layout[0], absmax.shape)
+    _factor("alpha", alpha)
+    if allowed and scheme.search == "auto":
+        finite_range(w, axis)
+        scheme = choose(w, axis, (scheme, *allowed))
+    along_axis = axis if scheme.granularity == "channel" else None
+    scales, absmax = scales_of(w, along_axis, scheme, alpha)
+    values = None if b is None else _bias_values(b, beta)
+    layout = None if values is None else _lay_out(values, absmax.shape, repeat)
+    b_absmax = np.zeros(absmax.shape) if layout is None else abs_max_per_scale(layout[0].absolute, absmax.shape)
 
-    fitting = symmetric_scale(absmax)
-    idle = np.where(b_absmax > 0, bias_only_scale(b_absmax, x_scale), idle_scale(fitting, absmax))
-    fitting = np.where(absmax > 0, fitting, idle)
-    limit = bias_limit(w.size // max(1, absmax.size * repeat))
-    scale = raise_for_bias(fitting, b_absmax, x_scale, limit=limit)
+    idle = np.where(b_absmax > 0, bias_only_scale(b_absmax, x_scale), idle_scale(scales.scale, absmax))
+    fitting = np.where(absmax > 0, scales.scale, _in_type(idle, scheme)).astype(scheme.scale_dtype)
+    limit = bias_limit(w.size // max(1, absmax.size * repeat), scheme.span)
+    scale = raise_for_bias(fitting, b_absmax, x_scale, limit=limit, reach=scheme.span)
+    if scheme.power_of_two:
+        scale = covering_scale(scale, 1, scheme.scale_dtype, power_of_two=True)
+    raised = np.asarray(scale > fitting)
+    low = finite_range(w, along_axis)[0 if alpha >= 0 else 1] * alpha
+    zero = np.where(raised, zero_points(low, scale, scheme), scales.zero_point).astype(scheme.dtype)
 
-    weight = quantize_with_scale(w, scale, axis, alpha=alpha)
+    fixed = None if axis is None else np.broadcast_to(scales.on_grid & ~raised, (w.shape[axis],))
+    weight = codes_of(
+        w, scale, zero, along_axis, scheme,
+        alpha=alpha, channel_axis=axis, repeat=repeat, moments=inputs, fixed=fixed,
+    )  # fmt: skip
     bias = None
     if layout is not None:
-        values, b_axis = layout
-        bias = quantize_bias(values, x_scale, spread(scale, b_axis, repeat), axis=b_axis, limit=limit)
-    return QuantizedUnit(weight, bias, int(np.count_nonzero(scale > fitting)))
+        laid, b_axis = layout
+        bias = quantize_bias_values(laid, x_scale, spread(scale, b_axis, repeat), axis=b_axis, limit=limit)
+    on_grid = int(np.count_nonzero(scales.on_grid & ~raised))
+    return QuantizedUnit(weight, bias, int(np.count_nonzero(raised)), on_grid, scheme)
 
 
 def quantize_bias_for(
-    b: NDArray[Any], x_scale: ArrayLike, w_scale: ArrayLike, *, beta: float = 1.0, repeat: int = 1
+    b: NDArray[Any] | BiasValues, x_scale: ArrayLike, w_scale: ArrayLike, *, beta: float = 1.0, repeat: int = 1
 ) -> QuantizedTensor:
     """The bias of a unit whose weight is quantized already: int32 at the scale that the weight dictates.
 
@@ -96,24 +127,38 @@ def quantize_bias_for(
     beside the products is for `bounds.accumulator_fits` to say.) NotQuantizable as
     `quantize_unit`, and if x_scale * w_scale is no normal float32.
     """
-    scale = np.asarray(w_scale, np.float32)
-    values, axis = lay_out(_times(b, beta), scale.shape, repeat)
-    return quantize_bias(values, x_scale, spread(scale, axis, repeat), axis=axis)
+    scale = np.asarray(w_scale)
+    scale = scale if scale.dtype.kind in "fV" and scale.dtype != np.float64 else scale.astype(np.float32)
+    values, axis = _lay_out(_bias_values(b, beta), scale.shape, repeat)
+    return quantize_bias_values(values, x_scale, spread(scale, axis, repeat), axis=axis)
 
 
-def bias_limit(depth: int) -> int:
+def bias_limit(depth: int, reach: int = QMAX) -> int:
     """The largest bias code that leaves an int32 accumulator room for `depth` products of input and code.
 
     Kernels add the bias in int32 and wrap around: with a bias code of 2^31 - 1001 and eight products of 255
     and 127, ONNX Runtime's fused Conv and Gemm give 0 where the float path gives 255. At least 2^30, because
     beyond depth 33,000 the products alone come near the end of int32.
     """
-    return max(INT32_MAX - _X_SPAN * QMAX * depth, 2**30)
+    return max(INT32_MAX - _X_SPAN * reach * depth, 2**30)
 
 
-def _times(b: NDArray[Any], beta: float) -> NDArray[np.float64]:
-    check_finite("bias", b)
-    return np.asarray(b.astype(np.float64) * _factor("beta", beta))
+def _bias_values(b: NDArray[Any] | BiasValues, beta: float) -> BiasValues:
+    values = b if isinstance(b, BiasValues) else BiasValues.of_floats(b)
+    return values.times(_factor("beta", beta))
+
+
+def _lay_out(values: BiasValues, scale_shape: tuple[int, ...], repeat: int) -> tuple[BiasValues, int | None]:
+    number, axis = lay_out(values.number, scale_shape, repeat)
+    unit = values.unit if values.unit.ndim == 0 else np.broadcast_to(values.unit, values.number.shape)
+    return replace(values, number=number, unit=unit if unit.ndim == 0 else lay_out(unit, scale_shape, repeat)[0]), axis
+
+
+def _in_type(scale: NDArray[Any], scheme: Scheme) -> NDArray[Any]:
+    """Scales chosen in float32, within what the scheme's type holds."""
+    if scheme.scale_dtype == np.float32:
+        return scale
+    return np.clip(scale.astype(np.float64), 2.0**-24, 2.0**8).astype(scheme.scale_dtype)
 
 
 def _factor(name: str, value: float) -> float:

@@ -1,22 +1,29 @@
-"""Weights to int8: symmetric, per channel or per tensor.
+"""Weights to integer codes: the range or the grid, the scales, the codes, balanced where asked.
 
-The division is a true division in float32 or wider and the rounding half to even, because that is what ONNX
-QuantizeLinear does: a multiplication by the reciprocal, or half away from zero, gives other codes for
-near-ties. Weights run to gigabytes, so they are quantized in blocks and their range is found without a copy.
+What varies is the shape of a scale's reach: the tensor, an output channel, or a block of the axis that is summed
+over. Each becomes rows of a matrix for the search, and comes back as scales of the form that DequantizeLinear takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import check_finite
+from .codes import nearest_codes, value_range, working_type
+from .errors import NotQuantizable, check_finite
+from .layout import Rows
+from .moments import InputMoments
+from .rounding import balance
 from .scales import QMAX, idle_scale, symmetric_scale
-from .tensor import QuantizedTensor, along
+from .scheme import Scheme
+from .search import Scales, find_scales
+from .tensor import QuantizedTensor
 
-_BLOCK = 1 << 16
+_CHUNK = 1 << 22
 
 
 def abs_max(w: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
@@ -25,19 +32,21 @@ def abs_max(w: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
 
     Raises NotQuantizable, naming the element, if w has a NaN or an infinity.
     """
-    others = None if axis is None else tuple(i for i in range(w.ndim) if i != axis)
-    if w.size == 0:
-        return np.zeros(() if axis is None else (w.shape[axis],))
-    low, high = w.min(axis=others), w.max(axis=others)
-    absmax = np.maximum(-np.asarray(low, np.float64), np.asarray(high, np.float64))
-    if not np.all(np.isfinite(absmax)):
+    low, high = finite_range(w, axis)
+    return np.maximum(-low, high)
+
+
+def finite_range(w: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`codes.value_range`. Raises NotQuantizable, naming the element, if w has a NaN or an infinity."""
+    low, high = value_range(w, axis)
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         check_finite("weight", w)
-    return np.asarray(absmax)
+    return low, high
 
 
 def quantize_symmetric(w: NDArray[Any], axis: int | None) -> QuantizedTensor:
     """int8 codes in [-127, 127] of float weights of any shape, with a scale for each entry of `axis` or one
-    in all.
+    in all: min-max, nearest.
 
     The scale is `symmetric_scale(max|w|)`; a channel of zeros gets `idle_scale`. Each element comes back
     within `bounds.element_bound`, and 0 as 0. Extra memory: the codes, and a few hundred KiB.
@@ -46,8 +55,9 @@ def quantize_symmetric(w: NDArray[Any], axis: int | None) -> QuantizedTensor:
     """
     absmax = abs_max(w, axis)
     scale = symmetric_scale(absmax)
-    scale = np.where(absmax > 0, scale, idle_scale(scale, absmax))
-    return quantize_with_scale(w, scale, axis)
+    scale = np.asarray(np.where(absmax > 0, scale, idle_scale(scale, absmax)), np.float32)
+    codes = nearest_codes(w, scale, np.zeros(scale.shape, np.int8), axis, (-QMAX, QMAX), np.int8)
+    return QuantizedTensor(codes, scale, np.zeros(scale.shape, np.int8), axis)
 
 
 def quantize_with_scale(
@@ -65,20 +75,184 @@ def quantize_with_scale(
     scale = np.asarray(scale, np.float32)
     if not np.all((scale > 0) & np.isfinite(scale)):
         raise ValueError("a scale must be positive and finite")
+    if scale.shape != (() if axis is None else (w.shape[axis],)):
+        raise ValueError(f"a scale of shape {list(scale.shape)} does not fit")
     check_finite("weight", w)
-    codes = np.empty(w.shape, np.int8)
-    wide = alpha != 1 or w.dtype == np.float64
-    work = np.float64 if wide else np.float32
-    blocks = np.nditer(
-        [w, np.broadcast_to(along(scale, w.ndim, axis), w.shape), codes],
-        flags=["external_loop", "buffered", "zerosize_ok"],
-        op_flags=[["readonly"], ["readonly"], ["writeonly"]],
-        op_dtypes=[work, work, np.int8],
-        casting="same_kind",
-        buffersize=_BLOCK,
+    zero = np.zeros(scale.shape, np.int8)
+    return QuantizedTensor(nearest_codes(w, scale, zero, axis, (-QMAX, QMAX), np.int8, alpha), scale, zero, axis)
+
+
+def scales_of(w: NDArray[Any], axis: int | None, scheme: Scheme, alpha: float = 1.0) -> tuple[Scales, NDArray[Any]]:
+    """Scales along axis (shape [C], or [] for None) for alpha * w, and the largest magnitudes.
+
+    Raises NotQuantizable as `finite_range`, and if a range does not come back finite.
+    """
+    low, high = finite_range(w, axis)
+    low, high = (low * alpha, high * alpha) if alpha >= 0 else (high * alpha, low * alpha)
+    shape = low.shape
+    pieces: list[Scales] = []
+    low, high = low.reshape(-1), high.reshape(-1)
+    if scheme.search == "minmax":
+        pieces.append(find_scales(low, high, scheme, None))
+    else:
+        channels = len(low)
+        step = max(1, channels if axis is None else _CHUNK // max(1, w.size // max(channels, 1)))
+        for start in range(0, channels, step):
+            part = slice(start, start + step)
+            rows = w.reshape(1, -1) if axis is None else np.moveaxis(w, axis, 0)[part].reshape(len(low[part]), -1)
+            rows = rows if alpha == 1 else rows.astype(np.float64) * alpha
+            pieces.append(find_scales(low[part], high[part], scheme, rows))
+    scales = Scales(
+        *(
+            np.concatenate([getattr(p, name) for p in pieces]).reshape(shape) if pieces else np.zeros(shape, kind)
+            for name, kind in (("scale", scheme.scale_dtype), ("zero_point", scheme.dtype), ("on_grid", bool))
+        )
     )
-    with blocks, np.errstate(over="ignore", under="ignore"):
-        for value, step, code in blocks:
-            steps = (value * alpha if wide else value) / step
-            code[...] = np.clip(np.rint(steps), -QMAX, QMAX)
-    return QuantizedTensor(codes, scale, np.zeros(scale.shape, np.int8), axis)
+    return scales, np.maximum(-low, high).reshape(shape)
+
+
+def codes_of(
+    w: NDArray[Any],
+    scale: NDArray[Any],
+    zero_point: NDArray[Any],
+    axis: int | None,
+    scheme: Scheme,
+    *,
+    alpha: float = 1.0,
+    channel_axis: int | None = None,
+    repeat: int = 1,
+    moments: InputMoments | None = None,
+    fixed: NDArray[np.bool_] | None = None,
+) -> QuantizedTensor:
+    """Codes of alpha * w for given scales and zero points, as QuantizedTensor along axis.
+
+    They are the nearest ones without moments or channel_axis (that of the output channels; repeat as in `Rows`), and
+    balanced with both. fixed: [C], channels which stay at nearest.
+    """
+    four_bit = scheme.weight_type if scheme.weight_type.endswith("int4") else None
+    if moments is None or channel_axis is None or scheme.rounding == "nearest" or w.size == 0:
+        codes = nearest_codes(w, scale, zero_point, axis, scheme.code_range, scheme.dtype, alpha)
+        return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
+    codes = np.empty(w.shape, scheme.dtype)
+    rows = Rows(w.shape, channel_axis, repeat)
+    work = working_type(w, alpha)
+    # A symmetric scale that was not searched holds every weight: both neighbours of a weight are codes.
+    bounded = not (scheme.symmetric and scheme.search in ("minmax", "grid", "auto"))
+    for block in rows.blocks():
+        part = rows.part(w, block)
+        of_block = slice(None) if axis is None else block
+        per_row = np.repeat(scale.reshape(-1)[of_block], rows.groups if axis is not None else 1).astype(work)
+        zero = np.repeat(zero_point.reshape(-1)[of_block], rows.groups if axis is not None else 1).astype(work)
+        with np.errstate(over="ignore", under="ignore"):
+            steps = (part.astype(work) * alpha if alpha != 1 else part) / per_row[:, None, None]
+        low, high = (limit - zero[:, None, None] for limit in scheme.code_range)
+        found = np.rint(steps)
+        np.maximum(found, low, out=found)
+        np.minimum(found, high, out=found)
+        free = slice(None) if fixed is None or not fixed.any() else np.repeat(~fixed[block], rows.groups)
+        _balance(steps, found, moments, (low, high) if bounded else None, free)
+        if zero.any():
+            found += zero[:, None, None]
+        rows.put(found.astype(scheme.dtype), codes, block)
+    return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
+
+
+def _balance(
+    steps: NDArray[Any], found: NDArray[Any], moments: InputMoments, limits: Any, free: Any
+) -> None:
+    """`balance` of the free rows."""
+    low, high = (None, None) if limits is None else limits
+    if isinstance(free, slice):
+        wide = (len(steps), 1, 1)
+        balance(steps, found, moments, *(None if v is None else np.broadcast_to(v, wide) for v in (low, high)))
+        return
+    part = np.ascontiguousarray(found[free])
+    bounds = (None if v is None else np.broadcast_to(v, (len(steps), 1, 1))[free] for v in (low, high))
+    balance(np.ascontiguousarray(steps[free]), part, moments, *bounds)
+    found[free] = part
+
+
+def quantize_weight(
+    w: NDArray[Any],
+    axis: int | None,
+    scheme: Scheme = Scheme(),  # noqa: B008
+    *,
+    allowed: Sequence[Scheme] = (),
+    block_axis: int | None = None,
+    repeat: int = 1,
+    moments: InputMoments | None = None,
+) -> QuantizedTensor:
+    """Codes and scales of a float weight, without a bias to care for.
+
+    axis: the output channels (may be negative), None where there are none. block_axis: with blocks, the axis that they
+    divide. allowed: with search "auto", other schemes to choose from: where w lies on no grid of `scheme`, the one of least
+    squared error is taken, the first of equals.
+
+    Raises NotQuantizable as `quantize_symmetric`, ValueError if a block axis is missing.
+    """
+    if allowed and scheme.search == "auto":
+        scheme = choose(w, axis, (scheme, *allowed))
+    if scheme.granularity == "block":
+        return _quantize_blocks(w, scheme, block_axis, moments)
+    axis = None if axis is None else axis % w.ndim
+    along_axis = axis if scheme.granularity == "channel" else None
+    scales, absmax = scales_of(w, along_axis, scheme)
+    scale = np.where(absmax > 0, scales.scale, idle_scale(scales.scale, absmax)).astype(scheme.scale_dtype)
+    fixed = None if axis is None else np.broadcast_to(scales.on_grid, (w.shape[axis],))
+    return codes_of(
+        w, scale, scales.zero_point, along_axis, scheme, channel_axis=axis, repeat=repeat, moments=moments, fixed=fixed
+    )
+
+
+def choose(w: NDArray[Any], axis: int | None, schemes: Sequence[Scheme]) -> Scheme:
+    """The scheme whose nearest codes have the least squared error, the first of equals; blocks are not compared.
+
+    The scheme that finds a grid for every channel wins at once, since nothing is lost on it.
+    """
+    best, least = schemes[0], np.inf
+    for scheme in schemes:
+        along_axis = axis if scheme.granularity == "channel" else None
+        scales, absmax = scales_of(w, along_axis, scheme)
+        if np.all(scales.on_grid | (absmax == 0)):
+            return scheme
+        q = codes_of(w, scales.scale, scales.zero_point, along_axis, replace(scheme, rounding="nearest"))
+        error = _squared_error(w, q)
+        if error < least:
+            best, least = scheme, error
+    return best
+
+
+def _squared_error(w: NDArray[Any], q: QuantizedTensor) -> float:
+    step = q.spread(q.scale).astype(np.float64)
+    error = w.astype(np.float64) - (q.codes.astype(np.float64) - q.spread(q.zero_point).astype(np.float64)) * step
+    return float(np.square(error, out=error).sum())
+
+
+def _quantize_blocks(
+    w: NDArray[Any], scheme: Scheme, block_axis: int | None, moments: InputMoments | None
+) -> QuantizedTensor:
+    """One scale for each block of block_size elements along block_axis, the last one shorter; each balanced by itself."""
+    if block_axis is None or w.ndim < 2:
+        raise NotQuantizable("blocks need an axis that is summed over")
+    block_axis %= w.ndim
+    check_finite("weight", w)
+    size = w.shape[block_axis]
+    blocks = -(-size // scheme.block_size)
+    padded = np.moveaxis(w, block_axis, -1)
+    lead = padded.shape[:-1]
+    if blocks * scheme.block_size != size:
+        padded = np.pad(padded, [(0, 0)] * len(lead) + [(0, blocks * scheme.block_size - size)])
+    rows = padded.reshape(-1, scheme.block_size)
+    low, high = value_range(rows, 0)
+    absmax = np.maximum(-low, high)
+    scales = find_scales(low, high, scheme, None if scheme.search == "minmax" else rows)
+    scale = np.where(absmax > 0, scales.scale, idle_scale(scales.scale, absmax)).astype(scheme.scale_dtype)
+    flat = codes_of(
+        rows, scale, scales.zero_point, 0, scheme, channel_axis=0, moments=moments, fixed=scales.on_grid
+    ).codes
+    codes = np.moveaxis(flat.reshape(*lead, -1)[..., :size], -1, block_axis)
+    parts = (np.moveaxis(v.reshape(*lead, blocks), -1, block_axis) for v in (scale, scales.zero_point))
+    four_bit = scheme.weight_type if scheme.weight_type.endswith("int4") else None
+    return QuantizedTensor(
+        np.ascontiguousarray(codes), *map(np.ascontiguousarray, parts), block_axis, scheme.block_size, four_bit
+    )

@@ -344,9 +344,7 @@ def test_a_target_that_the_model_has_no_op_for_is_declined() -> None:
     model = parse("g (float[2] x) => (float[2] y) { a = Neg(x)\n y = Neg(a) }", 17)
     result = rewriting.run(model, never)
     assert not result.changed
-    assert [d.reason for d in result.report.declined] == [
-        "the target's Gelu does not exist at opset 17 of this model"
-    ]
+    assert [d.reason for d in result.report.declined] == ["the target's Gelu does not exist at opset 17 of this model"]
 
 
 def test_a_new_domain_is_imported() -> None:
@@ -512,9 +510,7 @@ def chain_abs(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("links", [[], ["Relu"], ["Relu", "Relu"]])
 def test_a_tied_chain_is_kept(links: list[str]) -> None:
     lines = [f"v{k + 1} = {kind}(v{k})" for k, kind in enumerate(links)]
-    text = (
-        "g (float[2] x) => (float[2] y) { v0 = Abs(x)\n" + "\n".join(lines) + f"\n y = Abs(v{len(links)}) }}"
-    )
+    text = "g (float[2] x) => (float[2] y) { v0 = Abs(x)\n" + "\n".join(lines) + f"\n y = Abs(v{len(links)}) }}"
     result = rewriting.check(parse(text), rewrite(abs_chain, chain_abs))
     assert ops(result.model) == ["Abs", *links]
 
@@ -589,9 +585,7 @@ def test_the_escape_hatch_builds_what_no_target_can() -> None:
         edit.replace(m.root.outputs[0], result)  # type: ignore[arg-type]
         edit.remove(m.root)
 
-    text = (
-        "g (float[2] x) => (float[2] y) <float n = {3}, float k = {9}> { [p] a = Pow(x, n)\n y = Pow(a, k) }"
-    )
+    text = "g (float[2] x) => (float[2] y) <float n = {3}, float k = {9}> { [p] a = Pow(x, n)\n y = Pow(a, k) }"
     result = rewriting.check(parse(text), unrolled, rtol=1e-5)
     assert ops(result.model) == ["Mul", "Mul", "Pow"]
     assert [n.name for n in result.model.graph.node][:2] == ["p_0", "p_1"]
@@ -683,3 +677,37 @@ def test_before_ir_version_4_an_initializer_is_an_input_too() -> None:
     result = rewriter.run(model, negate_weights)
     onnx.checker.check_model(result.model, full_check=True)
     assert sorted(i.name for i in result.model.graph.input) == ["b_neg", "w_neg", "x"]
+
+
+def test_an_attribute_that_refers_to_the_function_s_own_is_kept() -> None:
+    @script(default_opset=op)
+    def softmax(x: Tensor, axis: int) -> Tensor:
+        return op.Softmax(op.Neg(op.Neg(x)), axis=axis)
+
+    @script(default_opset=op)
+    def direct(x: Tensor, axis: int) -> Tensor:
+        return op.Softmax(x, axis=axis)
+
+    text = """<ir_version: 9, opset_import: ["": 17, "custom": 1]>
+    g (float[2] x) => (float[2] y) { y = custom.f <ax = 0> (x) }
+    <domain: "custom", opset_import: ["": 17]>
+    f <ax> (p) => (q) { a = Neg(p)
+        b = Neg(a)
+        q = Softmax <axis: int = @ax> (b) }"""
+    result = rewriting.check(parse(text), rewrite(softmax, direct))
+    (node,) = result.model.functions[0].node
+    assert [(a.name, a.ref_attr_name) for a in node.attribute] == [("axis", "ax")]
+
+
+def test_an_attribute_of_the_wrong_type() -> None:
+    @script(default_opset=op)
+    def softmax(x: Tensor, axis: int) -> Tensor:
+        return op.Softmax(x, axis=axis)
+
+    @rule(two_negs, softmax)
+    def broken(m: Match) -> Mapping[str, object]:
+        return {"axis": "first"}
+
+    model = parse("g (float[2] x) => (float[2] y) { a = Neg(x)\n y = Neg(a) }")
+    with pytest.raises(RuleError, match=r"rule 'broken' .*attribute 'axis' of Softmax: expected INT, got 'first'"):
+        rewriting.run(model, broken)

@@ -86,9 +86,7 @@ def test_constants_of_another_type_do_not_agree() -> None:
     def cast_twice(x: Tensor) -> Tensor:
         return op.Add(op.Cast(x, to=1), op.Cast(x, to=1))
 
-    same = body(
-        "a = Cast <to = 1> (c)\n b = Cast <to = 1> (d)\n y = Add(a, b)", "int32[1] c = {1}, int32[1] d = {1}"
-    )
+    same = body("a = Cast <to = 1> (c)\n b = Cast <to = 1> (d)\n y = Add(a, b)", "int32[1] c = {1}, int32[1] d = {1}")
     assert count(cast_twice, same) == 1
     assert count(cast_twice, same.replace("int32[1] d", "int64[1] d")) == 0
 
@@ -412,9 +410,7 @@ def custom_op(x: Tensor, size: int) -> Tensor:
 def test_a_custom_domain() -> None:
     text = body("a = custom.Wobble <size = 3, other = 1> (x)\n y = Relu(a)")
     assert [m["size"] for m in find(custom_op, text)] == [3]
-    assert (
-        count(custom_op, text.replace("custom.Wobble", "Identity").replace("<size = 3, other = 1>", "")) == 0
-    )
+    assert count(custom_op, text.replace("custom.Wobble", "Identity").replace("<size = 3, other = 1>", "")) == 0
     assert [m["size"] for m in find(custom_op, text.replace("size = 3, ", ""))] == [None]
 
 
@@ -705,9 +701,7 @@ def deep_pattern(nodes: int) -> onnxscript.OnnxFunction[..., Any]:
 
 def test_a_pattern_of_400_nodes() -> None:
     pattern = deep_pattern(400)
-    nodes = "\n".join(
-        f"v{k + 1} = {('Relu', 'Neg', 'Exp')[k % 3]}({'x' if k == 0 else f'v{k}'})" for k in range(403)
-    )
+    nodes = "\n".join(f"v{k + 1} = {('Relu', 'Neg', 'Exp')[k % 3]}({'x' if k == 0 else f'v{k}'})" for k in range(403))
     found = find(pattern, body(nodes + "\n y = Neg(v403)"))
     assert [m.root.name for m in found] == ["v400", "v403"]
     assert all(len(m.matched) == 400 for m in found)
@@ -730,3 +724,27 @@ def test_find_leaves_a_model_alone() -> None:
     assert len(list(rewriter.find(reading, siblings))) == 0
     assert isinstance(model, onnx.ModelProto)
     assert model.SerializeToString() == before
+
+
+def test_attributes_of_many_must_agree() -> None:
+    @script(default_opset=op)
+    def parts(xs: Annotated[Tensor, Many], axis: int) -> Tensor:
+        return op.Concat(op.Softmax(xs, axis=axis), axis=0)
+
+    nodes = "a = Softmax <axis = 1> (x)\n b = Softmax {0} (x)\n y = Concat <axis = 0> (a, b)"
+    assert [m["axis"] for m in find(parts, body(nodes.replace("{0}", "<axis = 1>")))] == [1]
+    assert count(parts, body(nodes.replace("{0}", ""))) == 0
+
+
+FILL = np.array([0.5], np.float32)
+
+
+def test_a_tensor_attribute_is_compared_by_its_elements() -> None:
+    @script(default_opset=op)
+    def filled(shape: Tensor) -> Tensor:
+        return op.Neg(op.ConstantOfShape(shape, value=FILL))
+
+    text = body("a = ConstantOfShape <value = float[1] {0.5}> (s)\n y = Neg(a)", "int64[1] s = {2}")
+    assert count(filled, text) == 1
+    assert count(filled, text.replace("0.5", "0.25")) == 0
+    assert count(filled, text.replace("<value = float[1] {0.5}>", "")) == 0
