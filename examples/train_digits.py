@@ -167,9 +167,7 @@ class Network:
 
 def train(network: Network, images: Floats, labels: Bytes, rng: np.random.Generator) -> None:
     """Cross-entropy and Adam, with a learning rate that falls to zero along a cosine."""
-    adam = [
-        (parameter, np.zeros_like(parameter), np.zeros_like(parameter)) for parameter in network.parameters()
-    ]
+    adam = [(parameter, np.zeros_like(parameter), np.zeros_like(parameter)) for parameter in network.parameters()]
     steps = EPOCHS * (len(images) // BATCH)
     for step in range(1, steps + 1):
         batch = rng.choice(len(images), BATCH, replace=False)

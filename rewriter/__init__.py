@@ -1,7 +1,7 @@
 """Declarative pattern rewriting for ONNX models: rules are pairs of ONNX Script functions.
 
-    import onnx, rewriter, rules
-    model = rewriter.apply(onnx.load("model.onnx"), rules.weight_bias)
+import onnx, rewriter, rules
+model = rewriter.apply(onnx.load("model.onnx"), rules.weight_bias)
 """
 
 from rewriter.api import Reading, Result, apply, find, read, run

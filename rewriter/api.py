@@ -21,7 +21,7 @@ from rewriter.engine.table import Table
 from rewriter.models.source import Source, open_source
 from rewriter.pattern.graph import Place
 from rewriter.report import Report
-from rewriter.rule import Definition, Rule, RuleSet, Script
+from rewriter.rule import Definition, Rule, RuleSet
 
 M = TypeVar("M")
 
@@ -61,9 +61,7 @@ def apply(model: M, rules: RuleSet, output: str | PathLike[str] | None = None) -
     return run(model, rules, output).model
 
 
-def run(
-    model: M, rules: RuleSet, output: str | PathLike[str] | None = None, *, limit: int | None = None
-) -> Result[M]:
+def run(model: M, rules: RuleSet, output: str | PathLike[str] | None = None, *, limit: int | None = None) -> Result[M]:
     """The same as `apply`, with the report: what was rewritten, what was declined and why.
 
     `limit` stops after so many rewrites (the report's `stop_reason` then says "limit").

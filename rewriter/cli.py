@@ -112,13 +112,9 @@ def print_report(console: Console, report: Report, rules: RuleSet) -> None:
         counts = report.counts
         names = dict.fromkeys(rule.name for rule in rules.rules())
         console.print(Text("Applied", style="bold"))
-        print_table(
-            console, ("rule", "count"), ([name, str(counts[name])] for name in names if name in counts)
-        )
+        print_table(console, ("rule", "count"), ([name, str(counts[name])] for name in names if name in counts))
         console.print(Text("Changed", style="bold"))
-        print_table(
-            console, ("node", "rule", "what"), ([r.node, r.rule, what_was_done(r)] for r in report.rewrites)
-        )
+        print_table(console, ("node", "rule", "what"), ([r.node, r.rule, what_was_done(r)] for r in report.rewrites))
     if report.declined:
         console.print(Text("Left alone", style="bold"))
         for reason, nodes in report.declined_by_reason().items():

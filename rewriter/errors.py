@@ -21,7 +21,7 @@ class ModelError(RewriterError):
     """A model cannot be read or written: not ONNX, truncated, cyclic, dangling names, missing data."""
 
 
-class Decline(Exception):  # noqa: N818 - a decision, not an error
+class Decline(Exception):
     """Raised by a callback: leave this match alone and report `reason`."""
 
     def __init__(self, reason: str) -> None:
@@ -29,5 +29,5 @@ class Decline(Exception):  # noqa: N818 - a decision, not an error
         self.reason = reason
 
 
-class NoMatch(Exception):  # noqa: N818 - a decision, not an error
+class NoMatch(Exception):
     """Raised by a callback: this is no match after all; nothing is reported."""

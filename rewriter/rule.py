@@ -278,9 +278,7 @@ def make_rule(
     sources = tuple(read_script(s, "source") for s in scripts)
     goal = None if target is None else read_script(target, "target")
     window: Window | None = (opset, None) if isinstance(opset, int) else opset
-    definition = Definition(
-        name, place, sources, goal, callback, inherit, commute, benefit, window, measure, enabled
-    )
+    definition = Definition(name, place, sources, goal, callback, inherit, commute, benefit, window, measure, enabled)
     if not sources:
         raise RuleError(f"{where}: it has no source")
     check_sides(definition, where)
@@ -307,7 +305,9 @@ def check_sides(definition: Definition, where: str) -> None:
     if definition.callback is None:
         bound = set.intersection(*({*g.parameters, *g.attribute_parameters} for g in definition.sources))
         free = [n for n in (*target.parameters, *target.attribute_parameters) if n not in bound]
-        free = [n for n in free if n not in target.attribute_parameters or target.attribute_parameters[n].default is None]
+        free = [
+            n for n in free if n not in target.attribute_parameters or target.attribute_parameters[n].default is None
+        ]
         if free:
             raise RuleError(
                 f"{where}: nothing provides {', '.join(map(repr, free))} of the target {target.name!r} "

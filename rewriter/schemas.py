@@ -23,8 +23,7 @@ from onnx.defs import OpSchema
 from rewriter.pattern.graph import AttributeValue
 
 COMMUTATIVE = frozenset(
-    {"Add", "Mul", "Max", "Min", "Sum", "Mean", "Equal"}
-    | {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+    {"Add", "Mul", "Max", "Min", "Sum", "Mean", "Equal"} | {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 )
 """The ops of ai.onnx whose two inputs commute (Max, Mean, Min and Sum where they have two)."""
 
@@ -98,9 +97,7 @@ def why_unknown(key: str, version: int) -> str | None:
     return f"{op_type} does not exist at opset {version} of {of}; it is deprecated since opset {gone}"
 
 
-def agreeing_versions(
-    key: str, version: int, attributes: frozenset[str] = frozenset()
-) -> tuple[int, int | None]:
+def agreeing_versions(key: str, version: int, attributes: frozenset[str] = frozenset()) -> tuple[int, int | None]:
     """The opset versions around `version` in which a rule that names these attributes means the same.
 
     Inputs and outputs must agree in number, names and optionality, common attributes in type and default;
@@ -144,11 +141,7 @@ def attribute_type(info: OpInfo, name: str) -> int:
     if name in info.attribute_types:
         return info.attribute_types[name]
     close = difflib.get_close_matches(name, info.attribute_types, 1, 0.6)
-    hint = (
-        f"did you mean {close[0]}?"
-        if close
-        else f"it has {', '.join(sorted(info.attribute_types)) or 'none'}"
-    )
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(info.attribute_types)) or 'none'}"
     raise ValueError(f"{info.key} has no attribute {name} (since opset {info.since_version}); {hint}")
 
 
@@ -312,8 +305,7 @@ def _info(key: str, since_version: int) -> OpInfo:
         max_inputs=schema.max_input,
         input_names=tuple(f.name for f in schema.inputs),
         required=tuple(
-            f.option == option.Single or (f.option == option.Variadic and f.min_arity > 0)
-            for f in schema.inputs
+            f.option == option.Single or (f.option == option.Variadic and f.min_arity > 0) for f in schema.inputs
         ),
         input_types=tuple(f.type_str for f in schema.inputs),
         variadic=bool(schema.inputs) and schema.inputs[-1].option == option.Variadic,

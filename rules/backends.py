@@ -69,7 +69,7 @@ def is_power_of_two(value: float | None) -> bool:
     return value is not None and value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5
 
 
-# -- onnxruntime ------------------------------------------------------------------------------------------------------
+# -- onnxruntime -----------------------------------------------------------------------------------
 
 SELECTORS = "onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc"
 S8_TO_U8 = "onnxruntime/core/optimizer/qdq_transformer/qdq_s8_to_u8.cc, and measured with 1.32"
@@ -122,7 +122,7 @@ ONNXRUNTIME = Backend(
     ),
 )
 
-# -- the others -------------------------------------------------------------------------------------------------------
+# -- the others ------------------------------------------------------------------------------------
 
 SAME_TYPE = Fact(
     lambda u: u.x_type == u.y_type,

@@ -99,9 +99,7 @@ def differences(ours: Mapping[str, Described], theirs: Mapping[str, Described]) 
 def left_float(unit: Described) -> list[str]:
     """Which of the unit's operands are stored in float."""
     operands = {"weight": unit.weight, "bias": unit.bias}
-    return [
-        what for what, operand in operands.items() if isinstance(operand, Stored) and "float" in operand.dtype
-    ]
+    return [what for what, operand in operands.items() if isinstance(operand, Stored) and "float" in operand.dtype]
 
 
 Scope = Mapping[str, onnx.TensorProto | onnx.NodeProto]

@@ -89,9 +89,7 @@ class Graph:
 
     def dq(self, q: str, scale: str, zero_point: str, axis: int | None = None) -> str:
         attributes = {} if axis is None else {"axis": axis}
-        return self.body.node(
-            "DequantizeLinear", [q, scale, zero_point], f"{q}_dq", self.domain, **attributes
-        )
+        return self.body.node("DequantizeLinear", [q, scale, zero_point], f"{q}_dq", self.domain, **attributes)
 
     def output(self, y: str, rank: int, dtype: int = onnx.TensorProto.FLOAT) -> None:
         self.outputs.append(helper.make_tensor_value_info(y, dtype, [None] * rank))
@@ -168,9 +166,7 @@ def gemm_weight_bias(g: Graph) -> None:
 
 @_case
 def gemm_negative_axis(g: Graph) -> None:
-    g.quantized_output(
-        g.op("Gemm", g.quantized_input(10, 16), g.quantized_weight(16, 16, axis=-1), g.bias(16)), 2
-    )
+    g.quantized_output(g.op("Gemm", g.quantized_input(10, 16), g.quantized_weight(16, 16, axis=-1), g.bias(16)), 2)
 
 
 _CONV = {"QLinearConv": 1, "QuantizeLinear": 0, "DequantizeLinear": 0}

@@ -34,9 +34,7 @@ class Body:
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
     def node(self, op: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
-        self.nodes.append(
-            helper.make_node(op, inputs, [output], name=f"{output}_{op}", domain=domain, **attributes)
-        )
+        self.nodes.append(helper.make_node(op, inputs, [output], name=f"{output}_{op}", domain=domain, **attributes))
         return output
 
     def constant(self, name: str, value: Array, source: str = "initializer") -> str:
@@ -52,12 +50,8 @@ class Body:
             return self.node("Transpose", [self.constant(f"{name}_raw", np.ascontiguousarray(value.T))], name)
         if source == "reshape":
             raw = self.constant(f"{name}_raw", value.reshape(-1))
-            return self.node(
-                "Reshape", [raw, self.constant(f"{name}_shape", np.array(value.shape, np.int64))], name
-            )
-        wide = (
-            np.float64 if value.dtype == np.float32 else np.int32 if value.dtype.itemsize == 1 else np.int64
-        )
+            return self.node("Reshape", [raw, self.constant(f"{name}_shape", np.array(value.shape, np.int64))], name)
+        wide = np.float64 if value.dtype == np.float32 else np.int32 if value.dtype.itemsize == 1 else np.int64
         raw = self.constant(f"{name}_raw", value.astype(wide))
         return self.node("Cast", [raw], name, to=helper.np_dtype_to_tensor_dtype(value.dtype))
 
@@ -119,11 +113,7 @@ class _Builder:
         before = _float(u, x, w, b)
         y, after = self._post(k, y, before)
         if is_last and u.output in ("also graph output", "second consumer"):
-            twin = (
-                f"u{k}_y"
-                if u.output == "also graph output"
-                else self.body.node("Identity", [f"u{k}_y"], "second")
-            )
+            twin = f"u{k}_y" if u.output == "also graph output" else self.body.node("Identity", [f"u{k}_y"], "second")
             self.outputs.append(_info(twin, before.dtype, before.shape))
         if is_last and u.output == "no q":
             self.body.node("Identity", [y], last)
@@ -192,9 +182,7 @@ class _Builder:
         self.shared.setdefault("w", (name, w, scale))
         return name, w, scale
 
-    def _bias(
-        self, k: int, shape: tuple[int, ...], x_scale: Floats, w_scale: Floats
-    ) -> tuple[str, Floats | None]:
+    def _bias(self, k: int, shape: tuple[int, ...], x_scale: Floats, w_scale: Floats) -> tuple[str, Floats | None]:
         u, name = self.u, f"u{k}_b"
         if u.bias == "none":
             return "", None
@@ -232,9 +220,7 @@ class _Builder:
             if self.u.opset < 11:
                 y = self.body.node("Clip", [y], name, min=float(lo), max=float(hi))
             else:
-                bounds = [
-                    self.constants.constant(f"{name}_{s}", np.array(v)) for s, v in (("min", lo), ("max", hi))
-                ]
+                bounds = [self.constants.constant(f"{name}_{s}", np.array(v)) for s, v in (("min", lo), ("max", hi))]
                 y = self.body.node("Clip", [y, *bounds], name)
         return y, value
 
@@ -306,13 +292,9 @@ def _core(u: Unit, body: Body, channels: int, x: str, w: str, b: str, y: str) ->
     inputs = [x, w, *([b] if b else [])]
     if u.convolves:
         group = channels if u.depthwise else u.group
-        return body.node(
-            u.op, inputs, y, kernel_shape=[3] * u.spatial, pads=[1] * (2 * u.spatial), group=group
-        )
+        return body.node(u.op, inputs, y, kernel_shape=[3] * u.spatial, pads=[1] * (2 * u.spatial), group=group)
     if u.op == "Gemm":
-        return body.node(
-            "Gemm", inputs, y, transA=int(u.trans_a), transB=int(u.trans_b), alpha=u.alpha, beta=u.beta
-        )
+        return body.node("Gemm", inputs, y, transA=int(u.trans_a), transB=int(u.trans_b), alpha=u.alpha, beta=u.beta)
     if u.op == "MatMul":
         return body.node("MatMul", [x, w], y)
     return body.node("Add", [body.node("MatMul", [x, w], f"{y}_product"), b], y)

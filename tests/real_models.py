@@ -19,9 +19,7 @@ import pytest
 SHARED = Path(os.environ.get("SHARED", Path(__file__).resolve().parents[2] / "shared"))
 TABLE = SHARED / "MODELS.md"
 
-needs_shared = pytest.mark.skipif(
-    not TABLE.is_file(), reason=f"the real models are not at {SHARED} (set SHARED)"
-)
+needs_shared = pytest.mark.skipif(not TABLE.is_file(), reason=f"the real models are not at {SHARED} (set SHARED)")
 
 Array = npt.NDArray[np.generic]
 

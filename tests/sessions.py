@@ -42,18 +42,14 @@ def session(
     if save is not None:
         options.optimized_model_filepath = str(save)
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    return ort.InferenceSession(
-        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled)
-    )
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled))
 
 
 def run(model: onnx.ModelProto | Path, feeds: Feeds, level: Level = DISABLE_ALL) -> list[Array]:
     return cast(list[Array], session(model, level).run(None, dict(feeds)))
 
 
-def optimized(
-    model: onnx.ModelProto | Path, level: Level = EXTENDED, disabled: Sequence[str] = ()
-) -> onnx.ModelProto:
+def optimized(model: onnx.ModelProto | Path, level: Level = EXTENDED, disabled: Sequence[str] = ()) -> onnx.ModelProto:
     """The model as a session at this level leaves it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "optimized.onnx")
@@ -83,9 +79,7 @@ def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array]:
 def integer_kernels(model: onnx.ModelProto, ops: Mapping[str, int] = FUSED) -> int:
     """How many of an optimized model's nodes multiply by a weight in integers: of activations none counts."""
     constants = {tensor.name for graph in _graphs(model.graph) for tensor in graph.initializer}
-    return sum(
-        node.op_type in ops and node.input[ops[node.op_type]] in constants for node in nodes(model.graph)
-    )
+    return sum(node.op_type in ops and node.input[ops[node.op_type]] in constants for node in nodes(model.graph))
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

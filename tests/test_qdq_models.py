@@ -45,9 +45,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 def test_outputs_use_the_range_of_their_type(op: str) -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
-        unit = draw(
-            rng, op=op, output="quantized", place="main", y_type="", bias_form="float", redundant=True
-        )
+        unit = draw(rng, op=op, output="quantized", place="main", y_type="", bias_form="float", redundant=True)
         model = build(unit, rng)
         (y,) = sessions.run(model, sessions.feeds(model, rng))
         codes = y.astype(np.int64)  # in which a difference of two int8 has room

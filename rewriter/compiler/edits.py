@@ -103,11 +103,7 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
     mentioned = {id(n) for n in tied.values()}
     script.removed = [n for n in reversed(variant.nodes) if id(n) not in mentioned]
     script.modified = {
-        id(v)
-        for node_id in changed
-        if node_id in tied
-        for v in tied[node_id].outputs
-        if id(v) not in returned
+        id(v) for node_id in changed if node_id in tied for v in tied[node_id].outputs if id(v) not in returned
     }
     resolve_inherit(script, inherit)
     return script

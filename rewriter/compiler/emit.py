@@ -50,7 +50,7 @@ class Emitter:
         self.functions = 0
         self.queue: list[Callable[[], None]] = []
 
-    # -- the module ---------------------------------------------------------------------------------------------------
+    # -- the module --------------------------------------------------------------------------------
 
     def module(self, roots: dict[str, TreeNode]) -> str:
         self.lines = HEADER.format(title=self.title).splitlines()
@@ -79,7 +79,7 @@ class Emitter:
         while self.queue:
             self.queue.pop(0)()
 
-    # -- the tree -----------------------------------------------------------------------------------------------------
+    # -- the tree ----------------------------------------------------------------------------------
 
     def tree(self, node: TreeNode, depth: int, known: set[int], room: int) -> None:
         known = set(known)
@@ -198,7 +198,7 @@ class Emitter:
                 parent = self.space.positions[parent].parent
         return found
 
-    # -- leaves and captures ------------------------------------------------------------------------------------------
+    # -- leaves and captures -----------------------------------------------------------------------
 
     def captured(self, one: Lowered) -> list[int]:
         return [*node_captures(one), *value_captures(one)]
@@ -212,7 +212,7 @@ class Emitter:
         values = "".join(f"{self.variable(p)}, " for p in value_captures(one))
         self.write(depth, f"found(({number}, ({nodes}), ({values})))  # {one.variant.graph.name}")
 
-    # -- positions ----------------------------------------------------------------------------------------------------
+    # -- positions ---------------------------------------------------------------------------------
 
     def variable(self, position: int) -> str:
         return self.space.positions[position].variable
@@ -285,7 +285,7 @@ class Emitter:
             self.write(depth, f"if {self.condition(step)}:")
         return depth + 1
 
-    # -- questions ------------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     def condition(self, question: Question) -> str:
         kind, argument = question.kind, question.argument

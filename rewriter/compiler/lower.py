@@ -76,7 +76,7 @@ class _Lowering:
         self.in_lane: PNode | None = None
         self.lane_outer: dict[int, int] = {}
 
-    # -- the walk ---------------------------------------------------------------------------------------------------
+    # -- the walk ----------------------------------------------------------------------------------
 
     def run(self) -> Lowered:
         position = self.space.position("anchor", -1, None, "n")
@@ -88,7 +88,9 @@ class _Lowering:
                 break
             self.down(*step_down)
             self.drain()
-        missing = [n for n in self.variant.nodes if id(n) not in self.node_positions and id(n) not in self.variant.lanes]
+        missing = [
+            n for n in self.variant.nodes if id(n) not in self.node_positions and id(n) not in self.variant.lanes
+        ]
         missing = [n for n in missing if id(n) not in self.lane_items]
         if missing:
             raise RuleError(
@@ -245,7 +247,7 @@ class _Lowering:
             else:
                 self.ask(Question("attribute", (position,), AttributeIs.of(name, value)), node)
 
-    # -- down -------------------------------------------------------------------------------------------------------
+    # -- down --------------------------------------------------------------------------------------
 
     def unvisited_user(self) -> tuple[PValue, int, PNode, int] | None:
         """A placed value with a consumer in the pattern that is not placed yet; single-use values first."""
@@ -289,7 +291,11 @@ class _Lowering:
             self.ask(Question("uses", (position,), 1), None)
             user = self.space.position("user", position, None, "n")
         else:
-            index = sum(1 for p in self.space.positions if p.kind == "any_user" and p.parent == position and p.number in self.used())
+            index = sum(
+                1
+                for p in self.space.positions
+                if p.kind == "any_user" and p.parent == position and p.number in self.used()
+            )
             self.ask(Loop("any_user", position, index), node)
             user = self.space.position("any_user", position, index, "n")
         self.node(node, user)
@@ -297,7 +303,7 @@ class _Lowering:
     def used(self) -> set[int]:
         return set(self.node_positions.values())
 
-    # -- lanes ------------------------------------------------------------------------------------------------------
+    # -- lanes -------------------------------------------------------------------------------------
 
     def is_lane_root(self, node: PNode, value: PValue) -> bool:
         return (value.has(Many) or id(value) in self.variant.lanes) and is_variadic(node, value)
@@ -326,11 +332,23 @@ class _Lowering:
         positions += [inner.node_positions[id(n)] for n in members]
         outer = tuple(sorted({p for s in inner.questions for p in step_positions(s)} & set(outer_before.values())))
         shared = [
-            k for k, v in enumerate(captured_values) if v.parameter and not v.has(Many) and id(v) not in self.variant.lanes
+            k
+            for k, v in enumerate(captured_values)
+            if v.parameter and not v.has(Many) and id(v) not in self.variant.lanes
         ]
         name = f"lane_{start}_{self.variant.graph.name}_{self.variant.number}_{len(self.lanes)}"
-        self.lanes.append(Lane(name, [s for s, _ in ordered(inner.questions, False, self.space, inner.node_positions.values())], start, outer, tuple(positions)))
-        bound: dict[str, tuple[int, str]] = {}  # an attribute parameter that is bound in the lanes must be equal in all of them
+        self.lanes.append(
+            Lane(
+                name,
+                [s for s, _ in ordered(inner.questions, False, self.space, inner.node_positions.values())],
+                start,
+                outer,
+                tuple(positions),
+            )
+        )
+        bound: dict[
+            str, tuple[int, str]
+        ] = {}  # an attribute parameter that is bound in the lanes must be equal in all of them
         for index, node_ in enumerate(members, len(captured_values)):
             for attribute, value in node_.attributes.items():
                 if isinstance(value, AttributeParameter):
@@ -344,7 +362,7 @@ class _Lowering:
                 self.value_positions[id(item)] = self.space.position("lane_item", holder, index, "v")
                 self.label(self.value_positions[id(item)], label_of(item))
 
-    # -- order ------------------------------------------------------------------------------------------------------
+    # -- order -------------------------------------------------------------------------------------
 
     def engine_questions(self) -> None:
         """What the engine asks by itself: a kept node whose value changes may be seen by nobody outside."""

@@ -22,9 +22,7 @@ def ordered(
     `questions` says of each whether it belongs before the core.
     """
     placed = (space.positions[p] for p in node_positions)
-    funnels = {
-        p.parent for p in placed if p.kind == "user"
-    }  # their one consumer is looked at only if it is one
+    funnels = {p.parent for p in placed if p.kind == "user"}  # their one consumer is looked at only if it is one
 
     def key(step: Step, early: bool) -> tuple[int, int, int, str]:
         late = 1 if has_core and not early else 0

@@ -49,7 +49,8 @@ class Leaf:
         value_slots = {p: k for k, p in enumerate(value_captures(self.lowered))}
         items = self.lowered.lane_items
         self._node_slots = [
-            (n, node_slots[node_capture(self.lowered, n)], items[id(n)][1] if id(n) in items else None) for n in variant.nodes
+            (n, node_slots[node_capture(self.lowered, n)], items[id(n)][1] if id(n) in items else None)
+            for n in variant.nodes
         ]
         self._value_slots: list[tuple[str, int, int | None]] = []
         for name, parameter in variant.parameters.items():
@@ -60,7 +61,9 @@ class Leaf:
                 self._value_slots.append((name, value_slots[self.lowered.value_positions[id(parameter)]], None))
         from rewriter.pattern.markers import Many
 
-        self._many = {name for name, value in variant.parameters.items() if value.has(Many) or id(value) in variant.lanes}
+        self._many = {
+            name for name, value in variant.parameters.items() if value.has(Many) or id(value) in variant.lanes
+        }
 
     @property
     def variant(self) -> Variant:

@@ -186,7 +186,11 @@ def sentence(question: Question, label: Callable[[int], str], table: Table, seen
     if kind == "op":
         have = table.op[at] if at else ""
         want = " or ".join(argument)
-        return f"{subject} is {article(have)}, not {article(want)}" if have else f"{subject} is missing: {article(want)} is expected there"
+        return (
+            f"{subject} is {article(have)}, not {article(want)}"
+            if have
+            else f"{subject} is missing: {article(want)} is expected there"
+        )
     if kind == "uses":
         have_uses = len(table.uses[at])
         want_uses = "one consumer" if argument == 1 else f"{argument} consumers"

@@ -68,7 +68,8 @@ def is_constant(table: Table, value: int) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    return isinstance(value, (int, float, str, list)) or isinstance(value, ir.TensorProtocol)
+    plain = isinstance(value, (int, float, str, list))  # asking a protocol is dear
+    return plain or isinstance(value, ir.TensorProtocol)
 
 
 def tensor(table: Table, value: int) -> ir.TensorProtocol:
@@ -118,10 +119,17 @@ def evaluate(table: Table, node: int) -> list[np.ndarray]:
     if op_type in ("QuantizeLinear", "DequantizeLinear"):
         version = max(table.version(node, ""), 21)  # the reference has them from 19 on; older forms mean the same
     proto = onnx.helper.make_node(
-        op_type, [f"i{k}" if a is not None else "" for k, a in enumerate(inputs)], [f"o{k}" for k in range(len(table.outputs[node]))]
+        op_type,
+        [f"i{k}" if a is not None else "" for k, a in enumerate(inputs)],
+        [f"o{k}" for k in range(len(table.outputs[node]))],
     )
     for name, value in table.attributes(node).items():
-        if op_type in ("QuantizeLinear", "DequantizeLinear") and inputs[1] is not None and inputs[1].size == 1 and name == "axis":
+        if (
+            op_type in ("QuantizeLinear", "DequantizeLinear")
+            and inputs[1] is not None
+            and inputs[1].size == 1
+            and name == "axis"
+        ):
             continue
         if isinstance(value, ir.TensorProtocol):
             proto.attribute.append(onnx.helper.make_attribute(name, ir.serde.serialize_tensor(value)))
@@ -174,4 +182,6 @@ def is_literal(table: Table, value: int, wanted: np.ndarray) -> bool:
         rtol = 2.0**-10
     elif stored.dtype == ir.DataType.BFLOAT16:
         rtol = 2.0**-7
-    return bool(np.allclose(have.reshape(wanted.shape).astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=ATOL))
+    return bool(
+        np.allclose(have.reshape(wanted.shape).astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=ATOL)
+    )

@@ -48,7 +48,9 @@ class _Driver:
         self.pushed = 0
         self.edits = 0
         self.declined: dict[Raw, Declined | None] = {}  # None: no match, silently
-        self.declined_at: dict[Raw, tuple[int, tuple[int, ...]]] = {}  # its core node, and the node's place for the report
+        self.declined_at: dict[
+            Raw, tuple[int, tuple[int, ...]]
+        ] = {}  # its core node, and the node's place for the report
         self.watchers: dict[tuple[str, int], set[Raw]] = {}
         self.generation: dict[int, int] = {}
         self.lineage: dict[int, tuple[str, ...]] = {}
@@ -73,7 +75,7 @@ class _Driver:
         self.report.stop_reason = "saturated"
         self.report_declined(failures)
 
-    # -- the queue ----------------------------------------------------------------------------------------------------
+    # -- the queue ---------------------------------------------------------------------------------
 
     def push(self, found: list[Raw]) -> None:
         table = self.table
@@ -136,8 +138,8 @@ class _Driver:
         edit = match.edit if rule.definition.target is None else edit_of(match, returned)
         if edit.is_empty or self.is_idle(edit):
             raise RuleError(
-                f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: it claims a change without making one; "
-                "raise NoMatch where there is nothing to do"
+                f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: it claims a change without making "
+                "one; raise NoMatch where there is nothing to do"
             )
         return edit
 
@@ -152,7 +154,7 @@ class _Driver:
             return False
         return all(any(table.uses[v] or table.output_count[v] for v in table.outputs[n]) for n in edit.removals)
 
-    # -- after an edit ------------------------------------------------------------------------------------------------
+    # -- after an edit -----------------------------------------------------------------------------
 
     def account(self, rule: Rule, match: Match, effect: Effect, raw: Raw) -> None:
         table = self.table
@@ -214,7 +216,7 @@ class _Driver:
             )
         self._generation = generation
 
-    # -- declines -----------------------------------------------------------------------------------------------------
+    # -- declines ----------------------------------------------------------------------------------
 
     def remember(self, raw: Raw, match: Match, declined: Declined | None) -> None:
         """Keep a decline until something that it looked at changes."""
@@ -235,7 +237,6 @@ class _Driver:
         if core is not None and core.node is not None:
             return flat(match._nodes[id(core.node)])[0]
         return match.root.id
-
 
     def report_declined(self, failures: list[Failure]) -> None:
         """One reason per node: what a callback said, else the question that failed furthest along."""

@@ -20,7 +20,8 @@ from rewriter.engine import constants
 from rewriter.engine.inline import inline_body
 from rewriter.engine.order import Placement, place_edit
 from rewriter.engine.pool import ConstantPool
-from rewriter.engine.table import NewNode, Scope, Table, ValueType
+from rewriter.engine.scope import NewNode, Scope, ValueType
+from rewriter.engine.table import Table
 from rewriter.engine.types import UNKNOWN, Known, infer, stored, type_of
 from rewriter.engine.views import Node, Value
 from rewriter.errors import Decline, RuleError
@@ -79,7 +80,7 @@ class Edit:
         self.inlined: list[tuple[int, str]] = []
         self.labels: dict[int, str] = {}
 
-    # -- building: the public interface ---------------------------------------------------------------------------------
+    # -- building: the public interface ------------------------------------------------------------
 
     def constant(self, array: np.ndarray | ir.TensorProtocol | int | float, name: str = "constant") -> New:
         """A new constant: an initializer, or a Constant node in a function body."""
@@ -126,7 +127,7 @@ class Edit:
         self.removals.append(node.id)
 
     def inline(self, node: Node, attribute: str) -> None:
-        """Move a body of the node (`"then_branch"` of an If) into the node's own scope, its outputs in place of the node's."""
+        """Move a body of the node (`"then_branch"` of an If) into the node's scope, with its outputs in their place."""
         self.inlined.append((node.id, attribute))
 
     def operand(self, value: PublicOperand) -> Operand:
@@ -153,7 +154,7 @@ class Edit:
     def is_empty(self) -> bool:
         return not (self.nodes or self.inputs or self.attributes or self.replacements or self.removals or self.inlined)
 
-    # -- checking -----------------------------------------------------------------------------------------------------
+    # -- checking ----------------------------------------------------------------------------------
 
     def error(self, message: str) -> RuleError:
         return RuleError(
@@ -161,7 +162,7 @@ class Edit:
         )
 
     def check(self) -> Placement:
-        """Refuse what would break the model. Raises RuleError for a wrong edit, Decline for one that cannot be placed."""
+        """Refuse what would break the model: RuleError for a wrong edit, Decline for one that cannot be placed."""
         table = self.table
         imports = self.scope.opsets
         for planned in self.nodes:
@@ -194,7 +195,9 @@ class Edit:
         for node, name, value in self.attributes:
             info = schemas.op_info(table.op[node], table.version(node))
             if info is not None and value is not None and name not in info.attribute_types:
-                raise Decline(f"{table.op[node]} has no attribute {name!r} at opset {table.version(node)} of this model")
+                raise Decline(
+                    f"{table.op[node]} has no attribute {name!r} at opset {table.version(node)} of this model"
+                )
             if info is not None and value is not None:
                 self.check_attribute(info, name, value)
         for old, new in self.replacements:
@@ -230,12 +233,16 @@ class Edit:
         if was.shape is None or becomes.shape is None:
             return
         pairs = list(zip(was.shape, becomes.shape, strict=False))
-        if len(was.shape) != len(becomes.shape) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+        if len(was.shape) != len(becomes.shape) or any(
+            isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs
+        ):
             raise Decline(f"{name!r} is of shape {list(was.shape)}, what would replace it of {list(becomes.shape)}")
 
     def planned_type(self, wanted: New) -> ValueType:
         """What the schemas say of a value that the edit will make."""
-        known: dict[int, Known] = {id(new): (ValueType(t.dtype, tuple(t.shape.numpy())), t) for new, t in self.constants}
+        known: dict[int, Known] = {
+            id(new): (ValueType(t.dtype, tuple(t.shape.numpy())), t) for new, t in self.constants
+        }
 
         def of(value: Operand) -> Known | None:
             if isinstance(value, New):
@@ -244,11 +251,13 @@ class Edit:
 
         for node in self.nodes:
             version = self.scope.opsets.get(schemas.split_key(node.op)[0], 1)
-            types = infer(self.table, node.op, version, [of(v) for v in node.inputs], len(node.outputs), node.attributes)
+            types = infer(
+                self.table, node.op, version, [of(v) for v in node.inputs], len(node.outputs), node.attributes
+            )
             known.update((id(new), (found, None)) for new, found in zip(node.outputs, types, strict=True))
         return known.get(id(wanted), (UNKNOWN, None))[0]
 
-    # -- applying -----------------------------------------------------------------------------------------------------
+    # -- applying ----------------------------------------------------------------------------------
 
     def apply(self, placement: Placement, share: ConstantPool) -> Effect:
         """Perform the edit. Nothing here can fail for a reason that `check` could have seen."""
@@ -267,7 +276,9 @@ class Edit:
                 if is_new:
                     effect.initializers.append(made.id)
         taken = self.take_over()
-        renamed = {old: self.release(old) for old in taken.values()}  # what a new node reads of an old value it takes over
+        renamed = {
+            old: self.release(old) for old in taken.values()
+        }  # what a new node reads of an old value it takes over
 
         def resolved(value: Operand) -> int:
             return value.id if isinstance(value, New) else renamed.get(value, value)
@@ -372,7 +383,11 @@ class Edit:
                 continue
             node = table.producer[value]
             if not node:
-                if value in table.initializer and value not in table.overridable and not table.access.is_annotated(table.name[value]):
+                if (
+                    value in table.initializer
+                    and value not in table.overridable
+                    and not table.access.is_annotated(table.name[value])
+                ):
                     table.drop_initializer(value)
             elif node not in effect.added and self.is_unused(node) and constants.is_constant(table, value):
                 stack.extend(table.inputs[node])

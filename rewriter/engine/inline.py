@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rewriter.engine.table import NewNode, Scope, Table
+from rewriter.engine.scope import NewNode, Scope
+from rewriter.engine.table import Table
 from rewriter.errors import Decline
 
 if TYPE_CHECKING:

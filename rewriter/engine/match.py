@@ -1,7 +1,7 @@
 """Match: what a replacement callback sees of one place where its rule fits.
 
 Names are those of the source script. Values and nodes come as read-only views; what lies around the match is asked
-for through `reads`, so that the driver knows when to ask again. The views of one match are made when they are asked for.
+for through `reads`, so that the driver knows when to ask again. Views are made when they are asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Match:
     def __repr__(self) -> str:
         return f"Match({self.rule.name!r}, at {self.root.name!r})"
 
-    # -- what is bound ------------------------------------------------------------------------------------------------
+    # -- what is bound -----------------------------------------------------------------------------
 
     @property
     def rule(self) -> Rule:
@@ -145,16 +145,14 @@ class Match:
         """The version of an opset where the match lies; 0 where it is not imported."""
         return self._table.scope(self.root.id).opsets.get(domain, 0)
 
-    # -- what lies around, and what is said ------------------------------------------------------------------------------
+    # -- what lies around, and what is said --------------------------------------------------------
 
     def reads(self, value: Value) -> Neighbours:
         """What stands around a value. The driver asks the rule again when that changes."""
         self.read_values.add(value.id)
         producer = self._table.producer[value.id]
         users = dict.fromkeys(self._table.uses[value.id])
-        return Neighbours(
-            Node(self._table, producer) if producer else None, tuple(Node(self._table, n) for n in users)
-        )
+        return Neighbours(Node(self._table, producer) if producer else None, tuple(Node(self._table, n) for n in users))
 
     def note(self, **measurements: Any) -> None:
         """Record measurements for the report."""

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rewriter.engine.table import Scope, Table
+from rewriter.engine.scope import Scope
+from rewriter.engine.table import Table
 from rewriter.errors import Decline
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ class _Placing:
             start = min((b for b, _ in late), key=rank.__getitem__)
             end = max((*(last for _, last in late), *(n for n in behind if n)), key=rank.__getitem__)
             return self.sort(start, end)
-        return Placement(
-            [first if not last or rank[last] < rank[first] else self.table.next[last] for last in behind]
-        )
+        return Placement([first if not last or rank[last] < rank[first] else self.table.next[last] for last in behind])
 
     def first(self) -> int:
         """The first node of the table that the edit is about."""
@@ -85,7 +84,7 @@ class _Placing:
         nodes.discard(0)
         return min(nodes or {self.edit.root}, key=self.rank.__getitem__)
 
-    # -- what reads what ------------------------------------------------------------------------------------
+    # -- what reads what ---------------------------------------------------------------------------
 
     def maker(self, value: Operand) -> int:
         """The node that makes a value, as seen in the edit's scope; 0 for inputs and constants."""
@@ -119,9 +118,7 @@ class _Placing:
                 yield reader
 
     def still_reads(self, node: int, value: int) -> bool:
-        return any(
-            v == value and (node, slot) not in self.rewired for slot, v in enumerate(self.table.inputs[node])
-        )
+        return any(v == value and (node, slot) not in self.rewired for slot, v in enumerate(self.table.inputs[node]))
 
     def surely_gone(self) -> set[int]:
         """The nodes among the removals that nothing will need."""
@@ -152,7 +149,7 @@ class _Placing:
                 return gone
             gone |= more
 
-    # -- the repair -----------------------------------------------------------------------------------------
+    # -- the repair --------------------------------------------------------------------------------
 
     def sort(self, start: int, end: int) -> Placement:
         """Sort the nodes from `start` to `end`, and what is new among them."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rewriter.engine.table import Scope, Table
+from rewriter.engine.scope import Scope
+from rewriter.engine.table import Table
 
 
 class ConstantPool:

@@ -23,7 +23,9 @@ Failure = tuple[int, int, tuple[int, ...]]  # decline, core node, what stood at 
 class Run:
     """One stage's rules on one table."""
 
-    def __init__(self, table: Table, rules: Sequence[Rule], model: Any = None, analyses: dict[Any, Any] | None = None) -> None:
+    def __init__(
+        self, table: Table, rules: Sequence[Rule], model: Any = None, analyses: dict[Any, Any] | None = None
+    ) -> None:
         self.table = table
         self.rules = tuple(rules)
         self.model = model
@@ -105,7 +107,13 @@ class Run:
             have = opsets.get(domain)
             if have is None or (have >= low and (high is None or have <= high)):
                 continue
-            span = f"opset {low} or later" if high is None else f"opset {low}" if low == high else f"opsets {low} to {high}"
+            span = (
+                f"opset {low} or later"
+                if high is None
+                else f"opset {low}"
+                if low == high
+                else f"opsets {low} to {high}"
+            )
             return f"the rule is made for {domain or 'ai.onnx'} {span}, the model has {have}"
         return None
 

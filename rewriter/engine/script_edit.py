@@ -69,8 +69,8 @@ class _ScriptEdit:
         invented = [n for n in self.returned if n not in known]
         if invented:
             raise self.edit.error(
-                f"the callback returned {', '.join(map(repr, invented))}, which the target {target.name!r} does not have; "
-                f"it has {', '.join(sorted(known))}"
+                f"the callback returned {', '.join(map(repr, invented))}, which the target {target.name!r} does not "
+                f"have; it has {', '.join(sorted(known))}"
             )
         graph = self.script.variant.graph
         forgotten = [n for n in target.parameters if n not in graph.parameters and n not in self.returned]
@@ -85,7 +85,7 @@ class _ScriptEdit:
                 "(None makes a value absent)"
             )
 
-    # -- operands -----------------------------------------------------------------------------------------------------
+    # -- operands ----------------------------------------------------------------------------------
 
     def operand(self, value: PValue | None, node: PNode, slot: int) -> Bound:
         if value is None:
@@ -162,7 +162,7 @@ class _ScriptEdit:
         outputs = [self.table.name[v] for v in self.table.outputs[self.match.root.id] if v]
         return f"{outputs[0] if outputs else self.match.root.name}_{name}"
 
-    # -- nodes --------------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
 
     def op_of(self, node: PNode) -> str:
         """The op of a target node in this match."""
@@ -229,7 +229,9 @@ class _ScriptEdit:
                 attributes[name] = attribute
         optional = 1 if info is None else info.min_outputs
         wishes = [
-            self.wish(v.name or schemas.split_key(op)[1].lower()) if id(v) in self.script.read or slot < optional else ""
+            self.wish(v.name or schemas.split_key(op)[1].lower())
+            if id(v) in self.script.read or slot < optional
+            else ""
             for slot, v in enumerate(node.outputs)
         ]
         return self.edit.plan(op, inputs, attributes, wishes, wishes[0]).outputs
@@ -263,7 +265,9 @@ class _ScriptEdit:
                 self.gone.add(id(target))
         gone = id(target) in self.gone
         for value in target.outputs:
-            columns = [self.table.outputs[n][value.slot] if value.slot < len(self.table.outputs[n]) else 0 for n in nodes]
+            columns = [
+                self.table.outputs[n][value.slot] if value.slot < len(self.table.outputs[n]) else 0 for n in nodes
+            ]
             if gone:
                 self.bound[id(value)] = 0
             elif id(source) in self.script.variant.lanes:
@@ -309,7 +313,9 @@ class _ScriptEdit:
                 continue
             value = self.attribute(written)
             if value != self.table.attributes(node).get(name) and not (
-                value is not None and name not in self.table.attributes(node) and value == self.table.attribute(node, name)
+                value is not None
+                and name not in self.table.attributes(node)
+                and value == self.table.attribute(node, name)
             ):
                 self.edit.attributes.append((node, name, value))
                 self.changed.add(id(target))
@@ -335,7 +341,7 @@ class _ScriptEdit:
             self.changed.add(id(target))
         self.bound[id(output)] = self.table.outputs[nodes[-1]][0]
 
-    # -- returned values ----------------------------------------------------------------------------------------------
+    # -- returned values ---------------------------------------------------------------------------
 
     def replace(self, old: PValue, new: PValue) -> None:
         assert old.node is not None
@@ -355,8 +361,14 @@ class _ScriptEdit:
             raise self.edit.error(f"the returned value {new.name or old.name!r} may not be absent")
         if isinstance(operand, int):
             source, old_node = self.table.producer[operand], self.table.producer[before]
-            if self.table.op[old_node] == "Identity" and self.table.output_count[before] and (
-                not source or self.table.output_count[operand] or self.table.scope_of[source] != self.table.value_scope[before]
+            if (
+                self.table.op[old_node] == "Identity"
+                and self.table.output_count[before]
+                and (
+                    not source
+                    or self.table.output_count[operand]
+                    or self.table.scope_of[source] != self.table.value_scope[before]
+                )
             ):
                 raise Decline(f"{self.table.name[before]!r} is a graph output that only an Identity can produce")
         self.edit.replacements.append((before, operand))

@@ -13,92 +13,16 @@ thing that a sink ever writes back.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from rewriter import schemas
-from rewriter.errors import ModelError
+from rewriter.engine.scope import Access, NewNode, Scope
 from rewriter.pattern.graph import AttributeValue
 
 GAP = 1 << 32  # between the ranks of neighbours, so that insertions need no renumbering
-
-Shape = tuple[int | str | None, ...]
-
-
-@dataclass(frozen=True)
-class ValueType:
-    """Element type and shape of a tensor, as far as they are known."""
-
-    dtype: ir.DataType | None
-    shape: Shape | None
-
-
-@dataclass(eq=False)
-class NewNode:
-    """The handle of a node that an edit made."""
-
-    name: str
-    attributes: dict[str, Any]
-    metadata: dict[str, str] = field(default_factory=dict)
-
-
-class Access(Protocol):
-    """How the source of a model reads what the table keeps behind handles."""
-
-    def attributes(self, handle: Any) -> dict[str, Any]:
-        """Attributes of a node: Python values; tensors as ir.TensorProtocol; graphs as the source's own objects."""
-        ...
-
-    def node_name(self, handle: Any) -> str: ...
-
-    def tensor(self, handle: Any) -> ir.TensorProtocol:
-        """The tensor of an initializer's handle."""
-        ...
-
-    def declared_type(self, scope: Scope, name: str) -> ValueType | None: ...
-
-    def is_annotated(self, name: str) -> bool:
-        """Whether a quantization annotation names this value."""
-        ...
-
-    def all_names(self) -> set[str]:
-        """Every name of a value or node in the source, those that the table does not know included."""
-        ...
-
-    def inferred_types(self) -> Mapping[str, ValueType]:
-        """Types of the main graph's values by shape inference; run at most once per run."""
-        ...
-
-
-@dataclass(eq=False)
-class Scope:
-    """A graph: the main one, a body, or a model-local function."""
-
-    id: int
-    kind: str  # "graph", "body" or "function"
-    name: str
-    parent: Scope | None
-    owner: int  # the node whose body it is, else 0
-    attribute: str  # the attribute of the owner that holds it
-    handle: Any
-    opsets: Mapping[str, int]
-    values: dict[str, int] = field(default_factory=dict)
-    nodes: list[int] = field(default_factory=list)  # as read
-    outputs: list[int] = field(default_factory=list)
-    initializers: dict[int, Any] = field(default_factory=dict)
-    first: int = 0
-    last: int = 0
-
-    def encloses(self, other: Scope | None) -> bool:
-        """Whether `other` is this scope or lies inside it."""
-        while other is not None:
-            if other is self:
-                return True
-            other = other.parent
-        return False
 
 
 class Table:
@@ -145,7 +69,7 @@ class Table:
         self._names: set[str] | None = None
         self._node_names: set[str] = set()
 
-    # -- reading ------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def attributes(self, node: int) -> dict[str, Any]:
         """The attributes that the node states (no defaults)."""
@@ -204,7 +128,7 @@ class Table:
             node = scope.owner
         return (scope.id, *reversed(path))
 
-    # -- building (used by sources) -------------------------------------------------------------------------------
+    # -- building (used by sources) ----------------------------------------------------------------
 
     def add_scope(self, scope: Scope) -> Scope:
         self.scopes.append(scope)
@@ -239,7 +163,7 @@ class Table:
                 by_op[kind] = [node]
         self.by_op = by_op
 
-    # -- names ----------------------------------------------------------------------------------------------------
+    # -- names -------------------------------------------------------------------------------------
 
     def fresh_name(self, wish: str) -> str:
         """`wish`, or `wish_1`, ...: a name that no value of the model has, reserved from now on."""
@@ -265,7 +189,7 @@ class Table:
         pool.add(name)
         return name
 
-    # -- order ----------------------------------------------------------------------------------------------------
+    # -- order -------------------------------------------------------------------------------------
 
     def unlink(self, node: int) -> None:
         scope = self.scope(node)
@@ -302,9 +226,11 @@ class Table:
             self.rank[node] = (low + high) // 2
         self.reordered.add(scope.id)
 
-    # -- primitive edits: each keeps producers, uses and the journal in step ------------------------------------------
+    # -- primitive edits: each keeps producers, uses and the journal in step -----------------------
 
-    def add_node(self, op: str, inputs: Sequence[int], outputs: Sequence[int], handle: NewNode, scope: Scope, before: int) -> int:
+    def add_node(
+        self, op: str, inputs: Sequence[int], outputs: Sequence[int], handle: NewNode, scope: Scope, before: int
+    ) -> int:
         node = len(self.op)
         self.op.append(op)
         self.inputs.append(list(inputs))
@@ -423,53 +349,10 @@ class Table:
     @property
     def is_changed(self) -> bool:
         return bool(
-            self.added or self.removed or self.changed or self.changed_attributes or self.new_initializers or self.dead_initializers
+            self.added
+            or self.removed
+            or self.changed
+            or self.changed_attributes
+            or self.new_initializers
+            or self.dead_initializers
         )
-
-
-def check_order(table: Table, scope: Scope) -> None:
-    """Sort a scope whose nodes were not in topological order; a cycle is a ModelError naming its nodes."""
-    pending: dict[int, int] = {}
-    users: dict[int, list[int]] = {}
-    members = list(scope.nodes)
-    inner: dict[int, list[int]] = {node: [] for node in members}
-    for node in range(1, len(table.op)):  # nodes of bodies count for the node that owns them
-        owner = table.owner_in(node, scope)
-        if owner in inner:
-            inner[owner].append(node)
-    for node in members:
-        before = {
-            table.owner_in(table.producer[v], scope) for part in inner[node] for v in table.inputs[part] if table.producer[v]
-        }
-        for value_scope in table.scopes:  # values that a body returns straight from outside
-            if value_scope.owner and table.owner_in(value_scope.owner, scope) == node:
-                before |= {table.owner_in(table.producer[v], scope) for v in value_scope.outputs if table.producer[v]}
-        before -= {node, 0}
-        if any(v and table.producer[v] == node for v in table.inputs[node]):
-            before.add(node)
-        pending[node] = len(before)
-        for other in before:
-            users.setdefault(other, []).append(node)
-    import heapq
-
-    ready = [node for node in members if not pending[node]]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        node = heapq.heappop(ready)
-        order.append(node)
-        for user in users.get(node, ()):
-            pending[user] -= 1
-            if not pending[user]:
-                heapq.heappush(ready, user)
-    if len(order) < len(members):
-        stuck = [table.label(n) for n in members if pending[n]][:5]
-        raise ModelError(f"the graph {scope.name!r} has a cycle through {', '.join(map(repr, stuck))}")
-    for place, node in enumerate(order):
-        table.rank[node] = (place + 1) * GAP
-        table.next[node] = order[place + 1] if place + 1 < len(order) else 0
-        table.previous[node] = order[place - 1] if place else 0
-    if order:
-        scope.first, scope.last = order[0], order[-1]
-    if order != members:
-        table.reordered.add(scope.id)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rewriter import schemas
 from rewriter.engine import constants
-from rewriter.engine.table import NewNode, ValueType
+from rewriter.engine.scope import NewNode, ValueType
 
 if TYPE_CHECKING:
     from rewriter.engine.table import Table
@@ -114,7 +114,12 @@ def infer(
         for name, value in attributes.items():
             one.attribute.append(attribute_proto(op, version, name, value))
         inferred = onnx.shape_inference.infer_node_outputs(
-            schema, one, types, data, opset_imports=[onnx.helper.make_opsetid(domain, version)], ir_version=table.ir_version
+            schema,
+            one,
+            types,
+            data,
+            opset_imports=[onnx.helper.make_opsetid(domain, version)],
+            ir_version=table.ir_version,
         )
     except Exception:  # inference is help: what it cannot tell stays unknown
         return unknown

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rewriter.engine import constants, types
-from rewriter.engine.table import Shape
+from rewriter.engine.scope import Shape
 
 if TYPE_CHECKING:
     from rewriter.engine.table import Table

@@ -47,7 +47,8 @@ def chain_down(table: Table, value: int, ops: Collection[str]) -> Chain:
 
 
 def chain_up(table: Table, value: int, ops: Collection[str]) -> Chain:
-    """From a value up through producers of these types, each with a single consumer: the nodes in order, the value they start from."""
+    """From a value up through producers of these types, each with a single consumer: the nodes in order, and the value
+    they start from."""
     nodes: list[int] = []
     while True:
         node = table.producer[value]

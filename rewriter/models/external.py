@@ -22,9 +22,7 @@ def external_tensor(proto: TensorProto, base: Path | None) -> ir.ExternalTensor:
     location = entries.get("location", "")
     what = f"tensor {proto.name!r} with external data at {location!r}"
     if base is None:
-        raise ModelError(
-            f"{what}: pass the model's path, so that its folder is known, or load the data first"
-        )
+        raise ModelError(f"{what}: pass the model's path, so that its folder is known, or load the data first")
     folder = base.resolve()
     path = (folder / location).resolve()
     if not location or Path(location).is_absolute() or folder not in path.parents:
@@ -49,9 +47,7 @@ def external_tensor(proto: TensorProto, base: Path | None) -> ir.ExternalTensor:
         )
     size = path.stat().st_size
     if offset < 0 or offset + needed > size:
-        raise ModelError(
-            f"{what}: bytes {offset} to {offset + needed} lie outside of the file of {size} bytes"
-        )
+        raise ModelError(f"{what}: bytes {offset} to {offset + needed} lie outside of the file of {size} bytes")
     return ir.ExternalTensor(
         location,
         offset,

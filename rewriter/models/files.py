@@ -109,9 +109,7 @@ class FileSource:
                     place = target.parent / file.relative_to(self.path.parent)
                     if place.exists():
                         if not filecmp.cmp(file, place, shallow=False):
-                            raise ModelError(
-                                f"{place}: exists and is not this model's data; choose another folder"
-                            )
+                            raise ModelError(f"{place}: exists and is not this model's data; choose another folder")
                         continue
                     place.parent.mkdir(parents=True, exist_ok=True)
                     out.file(place, lambda to, file=file: copy_bytes(to, file, 0, file.stat().st_size))  # type: ignore[misc]

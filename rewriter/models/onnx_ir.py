@@ -17,13 +17,12 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rewriter.engine.table import Scope, Table, ValueType
+from rewriter.engine.scope import Scope, ValueType
+from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.reader import fill_table
 
-ANNOTATION = (
-    "quant_parameter_tensor_names"  # where `ir.serde` keeps a quantization annotation, in `Value.meta`
-)
+ANNOTATION = "quant_parameter_tensor_names"  # where `ir.serde` keeps a quantization annotation, in `Value.meta`
 
 
 class IrSource:
@@ -53,9 +52,7 @@ class IrSource:
 
 
 def opsets_of(graph: ir.Graph) -> dict[str, int]:
-    return {
-        ("" if domain == "ai.onnx" else domain): version for domain, version in graph.opset_imports.items()
-    }
+    return {("" if domain == "ai.onnx" else domain): version for domain, version in graph.opset_imports.items()}
 
 
 def name_of(value: ir.Value | None, node: ir.Node | None = None) -> str:

@@ -15,7 +15,8 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from rewriter import schemas
-from rewriter.engine.table import NewNode, Scope, Table
+from rewriter.engine.scope import NewNode, Scope
+from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.proto import AttributeReference
 from rewriter.models.sink import is_alive
@@ -84,9 +85,7 @@ class _IrSink:
         table = self.table
         alive = [scope for scope in table.scopes if is_alive(table, scope)]
         for scope in table.scopes:
-            if not is_alive(
-                table, scope
-            ):  # its values may become outputs of the graph that they were moved to
+            if not is_alive(table, scope):  # its values may become outputs of the graph that they were moved to
                 self.graphs[scope.id].outputs.clear()
         present = {scope.id: list(table.nodes(scope)) for scope in alive}
         members = [node for nodes in present.values() for node in nodes]
@@ -119,7 +118,7 @@ class _IrSink:
                 self.values[value].type = ir.TensorType(dtype)
         return self.out
 
-    # -- nodes and values ---------------------------------------------------------------------------------
+    # -- nodes and values --------------------------------------------------------------------------
 
     def make_node(self, node: int, handle: NewNode) -> ir.Node:
         table = self.table
@@ -127,9 +126,7 @@ class _IrSink:
         if domain:
             self.import_domain(domain, table.scope(node))
         attributes = [self.attribute(node, name, value) for name, value in handle.attributes.items()]
-        made = ir.Node(
-            domain, op_type, (), attributes, num_outputs=len(table.outputs[node]), name=handle.name or None
-        )
+        made = ir.Node(domain, op_type, (), attributes, num_outputs=len(table.outputs[node]), name=handle.name or None)
         made.metadata_props.update(handle.metadata)
         return made
 
@@ -197,9 +194,7 @@ class _IrSink:
     def arrange(self, graph: ir.Graph, order: list[ir.Node]) -> None:
         """Make the nodes of the graph these, in this order, moving no node that need not move."""
         staying = [node for node in order if node.graph is graph]
-        if len(staying) == len(order) == len(graph) and all(
-            a is b for a, b in zip(graph, order, strict=True)
-        ):
+        if len(staying) == len(order) == len(graph) and all(a is b for a, b in zip(graph, order, strict=True)):
             return
         for node in order:
             if node.graph is not None and node.graph is not graph:
@@ -221,7 +216,7 @@ class _IrSink:
                     graph.append(node)
             before = node
 
-    # -- attributes and domains ---------------------------------------------------------------------------
+    # -- attributes and domains --------------------------------------------------------------------
 
     def set_attribute(self, node: int, name: str, value: Any) -> None:
         attributes = self.nodes[node].attributes
@@ -241,9 +236,7 @@ class _IrSink:
             return ir.AttrGraph(name, self.adopt(value, table.scope(node)))
         if isinstance(value, ir.TensorProtocol):
             return ir.AttrTensor(name, value)
-        return ir.serde.deserialize_attribute(
-            schemas.make_attribute(table.op[node], table.version(node), name, value)
-        )
+        return ir.serde.deserialize_attribute(schemas.make_attribute(table.op[node], table.version(node), name, value))
 
     def adopt(self, graph: ir.Graph, scope: Scope) -> ir.Graph:
         """A copy of a body of the caller's model, which captures the values of this model instead."""
@@ -301,9 +294,7 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
             name=name,
             base_dir=tensor.base_dir,
         )
-    return ir.LazyTensor(
-        lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(list(tensor.shape.numpy())), name=name
-    )
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(list(tensor.shape.numpy())), name=name)
 
 
 def clone(model: ir.Model) -> ir.Model:

@@ -15,7 +15,8 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from rewriter.engine.table import Scope, Shape, Table, ValueType
+from rewriter.engine.scope import Scope, Shape, ValueType
+from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.reader import fill_table
 
@@ -63,11 +64,7 @@ def value_type(proto: onnx.TypeProto) -> ValueType | None:
     shape: Shape | None = None
     if tensor.HasField("shape"):
         shape = tuple(
-            d.dim_value
-            if d.HasField("dim_value")
-            else (d.dim_param or None)
-            if d.HasField("dim_param")
-            else None
+            d.dim_value if d.HasField("dim_value") else (d.dim_param or None) if d.HasField("dim_param") else None
             for d in tensor.shape.dim
         )
     return ValueType(dtype, shape)

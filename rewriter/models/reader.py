@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from rewriter.engine.table import GAP, Scope, Table, check_order
+from rewriter.engine.scope import Scope
+from rewriter.engine.sorting import check_order
+from rewriter.engine.table import GAP, Table
 from rewriter.errors import ModelError
 from rewriter.schemas import op_key
 
@@ -104,9 +106,7 @@ class _Reader:
         while done < len(self.bodies):
             owner, parent, attribute, graph = self.bodies[done]
             done += 1
-            self.read_graph(
-                Scope(0, "body", graph.name or "", parent, owner, attribute, graph, parent.opsets)
-            )
+            self.read_graph(Scope(0, "body", graph.name or "", parent, owner, attribute, graph, parent.opsets))
 
     def enter(self, scope: Scope) -> None:
         scope.id = len(self.table.scopes)

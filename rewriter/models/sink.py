@@ -13,7 +13,8 @@ import onnx_ir as ir
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from rewriter import schemas
-from rewriter.engine.table import NewNode, Scope, Table
+from rewriter.engine.scope import NewNode, Scope
+from rewriter.engine.table import Table
 from rewriter.models.proto import AttributeReference
 
 
@@ -103,9 +104,7 @@ class _Sink:
             keys = iter([place.get(node, len(order)) for node in present])
             graph.node.sort(key=lambda _: next(keys))
             del graph.node[len(order) :]
-            for node, proto in zip(
-                order, graph.node, strict=True
-            ):  # sorting moves the messages behind the wrappers
+            for node, proto in zip(order, graph.node, strict=True):  # sorting moves the messages behind the wrappers
                 self.protos[node] = proto
         self.drop_value_info(scope, graph)
         self.write_types(scope, graph)
@@ -174,9 +173,7 @@ class _Sink:
         if scope.kind == "function":
             holders.append(
                 next(
-                    f
-                    for f in self.out.functions
-                    if f.name == scope.name and list(f.input) == list(scope.handle.input)
+                    f for f in self.out.functions if f.name == scope.name and list(f.input) == list(scope.handle.input)
                 )
             )
         for holder in holders:

@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx_ir as ir
+import onnxscript
 
 if TYPE_CHECKING:
     Tensor = Any
 else:
-    from onnxscript import FLOAT as Tensor  # any tensor type serves: markers carry the real constraints
+    Tensor = onnxscript.FLOAT  # any tensor type serves: the markers carry the real constraints
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 INTEGERS = tuple(
     t
     for t in ir.DataType
-    if t.name in ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "INT4", "UINT4", "INT2", "UINT2")
+    if t.name
+    in ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "INT4", "UINT4", "INT2", "UINT2")
 )
 
 
@@ -72,7 +74,8 @@ class Many(Marker):
 
 @dataclass(frozen=True)
 class Const(Marker):
-    """Computable at build time: an initializer the caller cannot override, a Constant node, or a small sub-graph of those."""
+    """Computable at build time: an initializer that no caller can override, a Constant node, or a small sub-graph of
+    those."""
 
     cost = 2
 
@@ -211,7 +214,7 @@ class NotFrom(Marker):
 
 @dataclass(frozen=True)
 class Where(Marker):
-    """A condition of the author's own, with the sentence that explains it: `Where(is_power_of_two, "a power of two")`."""
+    """A condition of the author's own, with its sentence: `Where(is_power_of_two, "a power of two")`."""
 
     condition: Callable[[Any], bool]
     expected: str
@@ -261,5 +264,7 @@ def markers_of(metadata: Sequence[object]) -> tuple[Marker, ...]:
         elif isinstance(item, Marker):
             found.append(item)
         else:
-            raise TypeError(f"{item!r} is no marker; markers are those of rewriter.pattern, or Where(condition, sentence)")
+            raise TypeError(
+                f"{item!r} is no marker; markers are those of rewriter.pattern, or Where(condition, sentence)"
+            )
     return tuple(found)

@@ -4,7 +4,7 @@
 | --- | --- |
 | `P.AnyOf(a, b, ...)` | one of these values; the first that matches is preferred |
 | `P.Op(x, w, b, types=[...])` | a node of any of these types; `"domain::Type"` names another domain |
-| `P.Chain(x, ops=[...])` | zero or more nodes of these types, followed through input 0, every other input constant, each with a single consumer |
+| `P.Chain(x, ops=[...])` | zero or more such nodes, through input 0, other inputs constant, one consumer each |
 | `P.OnlyUse(v)` | v has the one consumer that the pattern shows, and is no graph output |
 | `P.Core(v)` | once everything up to v has matched, what fails further on is a decline, reported with its reason |
 

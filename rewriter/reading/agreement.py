@@ -40,9 +40,7 @@ def _our_ops(graph: PatternGraph) -> Counter[str]:
     found: Counter[str] = Counter()
     constant: set[int] = set()
     for node in graph.nodes():
-        if not node.chain and all(
-            v is None or v.literal is not None or id(v.node) in constant for v in node.inputs
-        ):
+        if not node.chain and all(v is None or v.literal is not None or id(v.node) in constant for v in node.inputs):
             constant.add(id(node))
         else:
             found[_ours(node)] += 1

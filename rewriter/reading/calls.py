@@ -47,9 +47,7 @@ class Call:
         """The type of an attribute; UNDEFINED where no schema says."""
         types = {attribute_type(info, name) for info in self.known}
         if len(types) > 1:
-            raise ValueError(
-                f"attribute {name} has several types among {self.label}; write one pattern for each"
-            )
+            raise ValueError(f"attribute {name} has several types among {self.label}; write one pattern for each")
         return types.pop() if types else AttributeProto.UNDEFINED
 
     def check_attribute_parameter(self, name: str, given: int, parameter: str) -> None:
@@ -87,9 +85,7 @@ class Call:
         info = self.known[0]
         if count < info.min_outputs:
             names = ", ".join(info.output_names)
-            raise ValueError(
-                f"{self.label} has {info.min_outputs} outputs; write {names} = ..., with _ for unused"
-            )
+            raise ValueError(f"{self.label} has {info.min_outputs} outputs; write {names} = ..., with _ for unused")
         raise ValueError(f"{self.label} has {_count(info.max_outputs, 'output')}, not {count}")
 
 

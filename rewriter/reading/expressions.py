@@ -158,10 +158,7 @@ class ExpressionReader(ABC):
             array = as_array(value)
         except ValueError as e:
             self.fail(node, f"{ast.unparse(node)} is neither a tensor nor a constant: {e}")
-        castable = (
-            isinstance(value, bool | int | float | list | tuple | np.number | np.bool_)
-            and array.dtype != object
-        )
+        castable = isinstance(value, bool | int | float | list | tuple | np.number | np.bool_) and array.dtype != object
         return PValue(self.source.place(node), literal=array, castable=castable)
 
     # Constants
@@ -181,8 +178,7 @@ class ExpressionReader(ABC):
                 close = difflib.get_close_matches(n.id, known, 1, 0.6)
                 self.fail(
                     n,
-                    f"{n.id} is not defined; "
-                    + (f"did you mean {close[0]}?" if close else "define it first"),
+                    f"{n.id} is not defined; " + (f"did you mean {close[0]}?" if close else "define it first"),
                 )
             if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div):
                 left, right = self.source.evaluate(n.left), self.source.evaluate(n.right)
@@ -201,9 +197,7 @@ class ExpressionReader(ABC):
             self.fail(call, "op.Constant needs exactly one attribute, such as value_float=1.0")
         ((name, value),) = attributes.items()
         if isinstance(value, AttributeParameter):
-            self.fail(
-                call, f"op.Constant of attribute parameter {value.name}; make it a Tensor parameter instead"
-            )
+            self.fail(call, f"op.Constant of attribute parameter {value.name}; make it a Tensor parameter instead")
         if isinstance(value, np.ndarray):
             array = value
         else:
@@ -282,9 +276,7 @@ class ExpressionReader(ABC):
         node.outputs.extend(PValue(node.place, node=node, slot=slot) for slot in range(count))
         return node
 
-    def _attribute(
-        self, call: Call, name: str, expression: ast.expr
-    ) -> AttributeValue | AttributeParameter | None:
+    def _attribute(self, call: Call, name: str, expression: ast.expr) -> AttributeValue | AttributeParameter | None:
         wanted = call.attribute_type(name)
         value = self.attribute(expression)
         if isinstance(value, AttributeParameter):
@@ -307,9 +299,7 @@ class ExpressionReader(ABC):
                     expression,
                     f"{text} is a tensor, no attribute; annotate it with int, float, ...",
                 )
-            self.fail(
-                expression, f"{text} cannot be an attribute; write a constant or the name of a parameter"
-            )
+            self.fail(expression, f"{text} cannot be an attribute; write a constant or the name of a parameter")
         return self._constant(expression)
 
     def plain(self, argument: ast.expr) -> ast.expr:
@@ -366,9 +356,7 @@ class ExpressionReader(ABC):
     def _no_callee(self, call: ast.Call) -> NoReturn:
         text = ast.unparse(call.func)
         if isinstance(call.func, ast.Name) and not self.source.sees(call.func.id):
-            self.fail(
-                call, f"{text} is not defined; call an op, such as op.{text}, or another script function"
-            )
+            self.fail(call, f"{text} is not defined; call an op, such as op.{text}, or another script function")
         self.fail(call, f"{text} is no op and no script function; only those can be called with tensors")
 
 

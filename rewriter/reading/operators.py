@@ -72,9 +72,7 @@ def _wrapper(reader: ExpressionReader, call: ast.Call, name: str) -> PValue:
     return value
 
 
-def _only_argument(
-    reader: ExpressionReader, call: ast.Call, label: str, rest: str, keywords: set[str]
-) -> PValue:
+def _only_argument(reader: ExpressionReader, call: ast.Call, label: str, rest: str, keywords: set[str]) -> PValue:
     if len(call.args) != 1 or any(k.arg not in keywords for k in call.keywords):
         reader.fail(call, f"{label} takes exactly one value; write {label}(v{rest})")
     return reader.present(reader.plain(call.args[0]))

@@ -52,9 +52,7 @@ def read_parameters(source: Source) -> list[Parameter]:
     arguments = source.tree.args
     for other in (*arguments.posonlyargs, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg):
         if other is not None:
-            raise source.error(
-                other, f"{other.arg} must be a plain parameter; * and / have no meaning in ONNX"
-            )
+            raise source.error(other, f"{other.arg} must be a plain parameter; * and / have no meaning in ONNX")
     defaults = source.function.function.__defaults__ or ()
     missing = len(arguments.args) - len(defaults)
     return [
@@ -111,9 +109,7 @@ def _parameter(source: Source, node: ast.arg, default: tuple[object, ...]) -> Pa
             f"{name}: {base!r} is no tensor and no attribute; write Tensor, int, float, str, list[int], ...",
         )
     if default and default[0] is not None:
-        raise source.error(
-            node, f"{name}: a tensor's only default is None; write the constant where it is used"
-        )
+        raise source.error(node, f"{name}: a tensor's only default is None; write the constant where it is used")
     if default and Maybe() not in markers:
         markers.append(Maybe())
     return Parameter(name, node, tuple(markers), has_default=bool(default))

@@ -37,9 +37,7 @@ def read_script(function: onnxscript.OnnxFunction[..., Any], role: Role) -> Patt
             parameters[p.name] = value
             body.bind_tensor(p, value)
     outputs = body.read()
-    graph = PatternGraph(
-        function.name, source.place(source.tree), parameters, attributes, outputs, body.reading.opsets
-    )
+    graph = PatternGraph(function.name, source.place(source.tree), parameters, attributes, outputs, body.reading.opsets)
     check_agreement(source, graph)
     return graph
 
@@ -100,9 +98,7 @@ class _Body(ExpressionReader):
         elif isinstance(statement, ast.Expr):
             self.fail(statement, "the value of this is never used; assign it, or remove it")
         elif isinstance(statement, ast.If):
-            self.fail(
-                statement, "a rule has no branches; write P.AnyOf, two rules, or decide in the callback"
-            )
+            self.fail(statement, "a rule has no branches; write P.AnyOf, two rules, or decide in the callback")
         elif isinstance(statement, ast.For | ast.While):
             self.fail(statement, "a rule has no loops; write the nodes one by one, or P.Chain")
         elif isinstance(statement, ast.AugAssign):
@@ -198,9 +194,7 @@ class _Body(ExpressionReader):
         body = _Body(source, self.reading, inlined=True)
         parameters = read_parameters(source)
         if len(call.args) > len(parameters):
-            self.fail(
-                call.args[len(parameters)], f"{function.name} has {len(parameters)} parameters; remove this"
-            )
+            self.fail(call.args[len(parameters)], f"{function.name} has {len(parameters)} parameters; remove this")
         given = {p.name: self.plain(a) for p, a in zip(parameters, call.args, strict=False)}
         for keyword in call.keywords:
             name = self.keyword_name(keyword)
@@ -221,9 +215,7 @@ class _Body(ExpressionReader):
             self.fail(call, f"{name} is missing; give it")
         if parameter.attribute is None:
             if any(not isinstance(m, Maybe) for m in parameter.markers):
-                self.fail(
-                    call, f"{name} has markers, which a called function cannot; move them to the rule's own"
-                )
+                self.fail(call, f"{name} has markers, which a called function cannot; move them to the rule's own")
             body.bind_tensor(parameter, None if given is None else self.value(given))
             return
         value = parameter.attribute.default if given is None else self.attribute(given)

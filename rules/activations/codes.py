@@ -134,7 +134,7 @@ def is_here(m: Match, node: Node) -> bool:
     return any(m.is_local(value) for value in node.outputs if value is not None)
 
 
-# -- what the codes are for -----------------------------------------------------------------------------
+# -- what the codes are for ------------------------------------------------------------------------
 
 
 def serves_a_unit(m: Match, codes: Codes) -> bool:

@@ -35,7 +35,7 @@ RuntimeBias = Annotated[Tensor, NotConst]
 Codes = Annotated[Tensor, Const]
 
 
-# -- float weight -------------------------------------------------------------------------------------------------------
+# -- float weight ----------------------------------------------------------------------------------
 
 
 @script(default_opset=op)
@@ -141,7 +141,7 @@ def matmul_add_quantized(
     return P.Op(act, y_scale, y_zp, types=Q)
 
 
-# -- float weight, a bias of run time: the weight alone ---------------------------------------------------------------------
+# -- float weight, a bias of run time: the weight alone --------------------------------------------
 
 
 @script(default_opset=op)
@@ -190,7 +190,7 @@ def gemm_quantized_weight(
     return P.Op(act, y_scale, y_zp, types=Q)
 
 
-# -- quantized weight, a bias that is float or has another scale -------------------------------------------------------------
+# -- quantized weight, a bias that is float or has another scale -----------------------------------
 # With a quantized bias the pattern has no core: a unit that is complete already is not worth a word.
 
 
@@ -321,7 +321,7 @@ def matmul_add_with_bias(
     return P.Op(act, y_scale, y_zp, types=Q)
 
 
-# -- what ONNX Runtime's own optimizer takes (scheme="onnxruntime"): whatever follows is looked at by the callback ------------
+# -- what ONNX Runtime's own optimizer takes (scheme="onnxruntime"): whatever follows is looked at by the callback ---
 
 
 @script(default_opset=op)

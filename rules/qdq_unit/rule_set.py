@@ -96,7 +96,7 @@ class WeightBias(RuleSet):
         if reason is not None:
             raise Decline(reason)
 
-    # -- float weight ---------------------------------------------------------------------------------------------------
+    # -- float weight ------------------------------------------------------------------------------
 
     @rule(p.conv_float_weight, p.conv_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def conv(self, m: Match) -> Returned:
@@ -126,7 +126,7 @@ class WeightBias(RuleSet):
         self.require(m, "matmul")
         return returned
 
-    # -- float weight, run-time bias ------------------------------------------------------------------------------------
+    # -- float weight, run-time bias ---------------------------------------------------------------
 
     @rule(p.conv_runtime_bias, p.conv_quantized_weight, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def conv_weight(self, m: Match) -> Returned:
@@ -142,7 +142,7 @@ class WeightBias(RuleSet):
         self.require(m, "gemm")
         return returned | {name: one for name, one in folded(m).items() if name == "alpha"}
 
-    # -- the weight alone -----------------------------------------------------------------------------------------------
+    # -- the weight alone --------------------------------------------------------------------------
 
     @rule(alone.conv_any_bias, alone.conv_weight_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=weight_alone)
     def conv_alone(self, m: Match) -> Returned:
@@ -165,7 +165,7 @@ class WeightBias(RuleSet):
         self.require(m, core)
         return returned | {"block_size": self.block_size or None}
 
-    # -- quantized weight -----------------------------------------------------------------------------------------------
+    # -- quantized weight --------------------------------------------------------------------------
 
     @rule([p.conv_float_bias, p.conv_quantized_bias], p.conv_with_bias, inherit={"x": "b_dq"}, opset=OPSETS, enabled=own)
     def conv_bias(self, m: Match) -> Returned:
@@ -205,7 +205,7 @@ class WeightBias(RuleSet):
         self.require(m, "matmul")
         return returned
 
-    # -- ONNX Runtime's own numbers -------------------------------------------------------------------------------------
+    # -- ONNX Runtime's own numbers ----------------------------------------------------------------
 
     @rule(p.ort_float_weight, p.ort_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=ort)
     def ort_weight(self, m: Match) -> Returned:

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from .errors import NotQuantizable
 
 _DEVIATIONS = math.sqrt(10)
-_CORRELATION = 0.5
-_COMMON = 0.3
+_CORRELATION = 0.7
+_COMMON = 0.6
 
 
 @dataclass(frozen=True)

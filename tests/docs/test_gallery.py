@@ -112,9 +112,7 @@ def test_no_gelu_of_another_rank() -> None:
 # LayerNorm
 
 
-def layer_norm_text(
-    opset: int, square: str, bias: str | None, commuted: bool, eps: str = "float eps = {1e-5}"
-) -> str:
+def layer_norm_text(opset: int, square: str, bias: str | None, commuted: bool, eps: str = "float eps = {1e-5}") -> str:
     def add(a: str, b: str) -> str:
         return f"{b}, {a}" if commuted else f"{a}, {b}"
 
@@ -229,9 +227,7 @@ def test_many_transposes() -> None:
             shapes.append(x.shape)
         outs = [f"float{list(shapes[-1])} y"] + [f"float{list(shapes[t])} z{k}" for k, t in enumerate(taps)]
         text = f"g (float[2,3,4,5] x) => ({', '.join(outs)}) {{ v0 = Relu(x)\n" + "\n".join(nodes)
-        text += (
-            f"\n y = Neg(v{len(perms)})\n" + "\n".join(f"z{k} = Abs(v{t})" for k, t in enumerate(taps)) + "}"
-        )
+        text += f"\n y = Neg(v{len(perms)})\n" + "\n".join(f"z{k} = Abs(v{t})" for k, t in enumerate(taps)) + "}"
         result = rewriting.check(parse(text), transposes)
         assert Counter(ops(result.model))["Transpose"] <= 3
 
@@ -341,9 +337,7 @@ def test_a_bias_that_widens_the_product_stays() -> None:
 
 
 def test_a_product_that_others_read_stays() -> None:
-    unchanged(
-        parse(gemm_text("[4]", more=", float[2,4] p")), matmul_add_to_gemm, "product is also a graph output"
-    )
+    unchanged(parse(gemm_text("[4]", more=", float[2,4] p")), matmul_add_to_gemm, "product is also a graph output")
 
 
 def test_a_product_of_rank_three_is_no_match() -> None:
@@ -374,9 +368,7 @@ def conv_bn(
 ) -> onnx.ModelProto:
     rng = np.random.default_rng(seed)
     channels, out = 4, 6
-    arrays: dict[str, np.ndarray] = {
-        "w": rng.normal(size=(out, channels // group, *[3] * rank)).astype(dtype)
-    }
+    arrays: dict[str, np.ndarray] = {"w": rng.normal(size=(out, channels // group, *[3] * rank)).astype(dtype)}
     if bias:
         arrays["b"] = rng.normal(size=out).astype(dtype)
     for name in ("scale", "shift", "mean"):
@@ -560,9 +552,7 @@ def test_no_concat_of_two_integer_types() -> None:
     model = parse(concat_text(2, False).replace("uint8[1,2] q1", "int8[1,2] q1"))
     result = rewriting.run(model, concat_dequantize)
     assert not result.changed
-    assert [d.reason for d in result.report.declined] == [
-        "its inputs are not known to be of one integer type"
-    ]
+    assert [d.reason for d in result.report.declined] == ["its inputs are not known to be of one integer type"]
 
 
 def test_concat_whose_inputs_others_read() -> None:

@@ -22,12 +22,9 @@ def show(graph: PatternGraph) -> list[str]:
 
     def line(n: PNode) -> str:
         attributes = [
-            f"{k}=@{a.name}" if isinstance(a, AttributeParameter) else f"{k}={a!r}"
-            for k, a in n.attributes.items()
+            f"{k}=@{a.name}" if isinstance(a, AttributeParameter) else f"{k}={a!r}" for k, a in n.attributes.items()
         ]
-        call = (
-            f"{'/'.join(n.types)}{'*' if n.chain else ''}({', '.join([*map(value, n.inputs), *attributes])})"
-        )
+        call = f"{'/'.join(n.types)}{'*' if n.chain else ''}({', '.join([*map(value, n.inputs), *attributes])})"
         return f"{', '.join(map(value, n.outputs))} = {call}"
 
     lines = [line(n) for n in graph.nodes()]

@@ -317,9 +317,7 @@ def broken_ir(broken: Callable[[onnx.ModelProto], None]) -> ir.Model:
     return model
 
 
-@pytest.mark.parametrize(
-    "broken", [b for b in BROKEN if b is not initializer_twice], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("broken", [b for b in BROKEN if b is not initializer_twice], ids=lambda f: f.__name__)
 def test_a_broken_ir_model(broken: Callable[[onnx.ModelProto], None]) -> None:
     with pytest.raises(rewriter.ModelError) as caught:
         rewriter.apply(broken_ir(broken), rules.weight_bias)

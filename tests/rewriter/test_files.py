@@ -63,9 +63,7 @@ def test_an_older_output_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_nothing(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, target = as_file(parse(CHAIN), tmp_path), tmp_path / "out.onnx"
     target.write_text("old")
 
@@ -157,9 +155,7 @@ def test_the_data_file_is_never_overwritten(tmp_path: Path) -> None:
         rewriter.apply(path, everything, tmp_path / "weights" / "model.data")
 
 
-def test_what_would_pass_two_gigabytes_goes_to_a_data_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_pass_two_gigabytes_goes_to_a_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = as_file(parse(CHAIN), tmp_path)
     monkeypatch.setattr(files, "LIMIT", path.stat().st_size)
     written = rewriter.apply(path, everything)

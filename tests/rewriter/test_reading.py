@@ -193,9 +193,7 @@ def test_constants() -> None:
         ("int64", [2, -1]),
         ("int8", [0, 1, 2]),
     ]
-    castable = [
-        v.castable for n in graph.nodes() for v in n.inputs if v is not None and v.literal is not None
-    ]
+    castable = [v.castable for n in graph.nodes() for v in n.inputs if v is not None and v.literal is not None]
     assert castable == [True] * 6 + [False]
 
 

@@ -366,9 +366,7 @@ f = C.make()
 def test_an_annotation_that_cannot_be_evaluated(tmp_path: Path) -> None:
     module = load(tmp_path, HEAD + "@raw()\n" + body("return op.Relu(x)"))
     module.f.function.__annotations__["x"] = "Tensr"
-    with pytest.raises(
-        RuleError, match="the annotation of x cannot be evaluated: name 'Tensr' is not defined"
-    ):
+    with pytest.raises(RuleError, match="the annotation of x cannot be evaluated: name 'Tensr' is not defined"):
         read_script(module.f, "source")
 
 
