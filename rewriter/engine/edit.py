@@ -165,6 +165,7 @@ class Edit:
         """Refuse what would break the model: RuleError for a wrong edit, Decline for one that cannot be placed."""
         table = self.table
         imports = self.scope.opsets
+        self.check_scopes()
         for planned in self.nodes:
             domain, op_type = schemas.split_key(planned.op)
             version = imports.get(domain, 1)
@@ -178,6 +179,7 @@ class Edit:
                 if name not in info.attribute_types:
                     raise Decline(f"the target's {op_type} has no attribute {name!r} at opset {version} of this model")
                 self.check_attribute(info, name, attribute)
+            self.check_types(info, planned)
         rewired: dict[int, list[Operand]] = {}
         for node, slot, value in self.inputs:
             if table.scope_of[node] != self.scope.id:
@@ -203,6 +205,37 @@ class Edit:
         for old, new in self.replacements:
             self.check_replacement(old, new)
         return place_edit(self)
+
+    def check_scopes(self) -> None:
+        """What is replaced lies in the edit's own scope, and what is read can be seen from there."""
+        table = self.table
+        for old, _ in self.replacements:
+            if table.value_scope[old] != self.scope.id:
+                raise Decline(f"{table.name[old]!r} lies in another scope; nodes are changed in one scope only")
+        read = [v for planned in self.nodes for v in planned.inputs]
+        read += [v for _, _, v in self.inputs] + [v for _, v in self.replacements]
+        for value in read:
+            if isinstance(value, int) and value and not table.scopes[table.value_scope[value]].encloses(self.scope):
+                raise Decline(f"{table.name[value]!r} lies in an inner scope, where the rewrite cannot read it")
+
+    def check_types(self, info: schemas.OpInfo, planned: PlannedNode) -> None:
+        """New constants have the element types that the schema wants beside what is there."""
+        fresh = {id(new): tensor.dtype for new, tensor in self.constants}
+        if not info.input_types or not any(isinstance(v, New) and id(v) in fresh for v in planned.inputs):
+            return
+        seen: dict[str, tuple[int, ir.DataType]] = {}
+        for slot, value in enumerate(planned.inputs):
+            kind = info.input_types[min(slot, len(info.input_types) - 1)]
+            made = isinstance(value, New)
+            dtype = fresh.get(id(value)) if made else type_of(self.table, value, search=False).dtype if value else None
+            if dtype is None or (info.variadic and not info.homogeneous and slot >= len(info.input_types) - 1):
+                continue
+            other, first = seen.setdefault(kind, (slot, dtype))
+            if first != dtype:
+                raise self.error(
+                    f"inputs {other} and {slot} of {info.key} must have one element type, "
+                    f"they are {first.name.lower()} and {dtype.name.lower()}"
+                )
 
     def check_attribute(self, info: schemas.OpInfo, name: str, value: Any) -> None:
         """Its type must be the schema's; messages of a source (graphs, tensors) are as they were read."""
@@ -238,8 +271,8 @@ class Edit:
         ):
             raise Decline(f"{name!r} is of shape {list(was.shape)}, what would replace it of {list(becomes.shape)}")
 
-    def planned_type(self, wanted: New) -> ValueType:
-        """What the schemas say of a value that the edit will make."""
+    def planned_type(self, wanted: New, search: bool = False) -> ValueType:
+        """What the schemas say of a value that the edit will make; `search` infers the model's own types for it."""
         known: dict[int, Known] = {
             id(new): (ValueType(t.dtype, tuple(t.shape.numpy())), t) for new, t in self.constants
         }
@@ -247,7 +280,7 @@ class Edit:
         def of(value: Operand) -> Known | None:
             if isinstance(value, New):
                 return known.get(id(value), (UNKNOWN, None))
-            return (type_of(self.table, value, search=False), stored(self.table, value)) if value else None
+            return (type_of(self.table, value, search=search), stored(self.table, value)) if value else None
 
         for node in self.nodes:
             version = self.scope.opsets.get(schemas.split_key(node.op)[0], 1)

@@ -117,6 +117,8 @@ class _ScriptEdit:
         if isinstance(value, (list, tuple)) and value and all(isinstance(v, (Value, np.ndarray)) for v in value):
             return [v.id if isinstance(v, Value) else self.edit.constant(v, self.wish(name)) for v in value]
         if isinstance(value, (np.ndarray, np.generic, int, float)):
+            if np.asarray(value).dtype.kind == "O":
+                raise self.edit.error(f"the callback returned an array of Python objects for {name!r}")
             return self.edit.constant(np.asarray(value), self.wish(name))
         if isinstance(value, ir.TensorProtocol):
             return self.edit.constant(value, self.wish(name))
@@ -137,8 +139,11 @@ class _ScriptEdit:
                 if other is None or other.literal is not None or kinds[min(k, len(kinds) - 1)] != mine:
                     continue
                 operand = self.operand(other, node, k)
-                if isinstance(operand, int) and operand:
+                if isinstance(operand, New):
+                    dtype = self.edit.planned_type(operand, search=True).dtype
+                elif isinstance(operand, int) and operand:
                     dtype = type_of(self.table, operand).dtype
+                if dtype is not None:
                     break
         array = literal if dtype is None else literal.astype(dtype.numpy())
         return self.edit.constant(array, self.wish("constant"))
@@ -275,6 +280,32 @@ class _ScriptEdit:
             else:
                 self.bound[id(value)] = columns[0]
 
+    def matched_slot(self, source: PNode, node: int, lane: int | None, slot: int) -> int:
+        """Where an input of the pattern stands in the model: commuted operands may have changed places."""
+        have = self.table.inputs[node]
+        op = self.table.op[node]
+        if not (self.match.rule.definition.commute and op in schemas.COMMUTATIVE and len(source.inputs) == 2):
+            return slot
+        for place, value in enumerate(source.inputs):
+            held = self.source_value(value, lane)
+            if held and have[0] != have[1] and held in have:
+                return slot if have[place] == held else 1 - slot
+        return slot
+
+    def source_value(self, value: PValue | None, lane: int | None) -> int:
+        """What a value of the source is in the model; 0 where that is not captured (a literal)."""
+        if value is None or value.literal is not None:
+            return 0
+        if value.node is None:
+            held = self.match._values.get(value.name or "", 0)
+            return (held[lane] if lane is not None else 0) if isinstance(held, list) else held
+        nodes = flat(self.match._nodes[id(value.node)])
+        if not nodes:
+            return self.match_value(value)
+        node = nodes[lane] if lane is not None and id(value.node) in self.script.variant.lanes else nodes[-1]
+        outputs = self.table.outputs[node]
+        return outputs[value.slot] if value.slot < len(outputs) else 0
+
     def keep_one(self, kept: Kept, node: int, lane: int | None) -> bool:
         target = kept.target
         info = schemas.op_info(self.table.op[node], self.table.version(node))
@@ -304,6 +335,7 @@ class _ScriptEdit:
                 return False
             planned.append((slot, operand))
         for slot, operand in planned:
+            slot = self.matched_slot(kept.source, node, lane, slot)
             current = have[slot] if slot < len(have) else 0
             if isinstance(operand, New) or operand != current:
                 self.edit.inputs.append((node, slot, operand))

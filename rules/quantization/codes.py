@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-BLOCK = 1 << 15
-"""Elements at a time: their float32 buffer and the codes fit the second-level cache."""
+BLOCK = 1 << 17
+"""Elements at a time: few enough for the cache, enough for the interpreter not to count."""
 
 Block = tuple[slice, slice, slice]
 
@@ -33,11 +33,13 @@ def nearest_codes(
     code_range: tuple[int, int],
     dtype: DTypeLike,
     alpha: float = 1.0,
+    *,
+    clip: bool = True,
 ) -> NDArray[Any]:
     """`clip(rint(alpha * w / scale) + zero_point, *code_range)`, of w's shape and the given dtype.
 
     w: finite floats of any shape and layout. scale, zero_point: shape [] (axis None) or [C] along axis. alpha is
-    multiplied in float64, where the product of two float32 is exact. Extra memory: the codes, and a few hundred KiB; but a
+    multiplied in float64, where the product of two float32 is exact. clip: False where the scale holds every weight. Extra memory: the codes, and a few hundred KiB; but a
     copy of w where its layout has no view as [outer, C, inner].
     """
     codes = np.empty(w.shape, dtype)
@@ -63,8 +65,9 @@ def nearest_codes(
                 np.multiply(part, alpha, out=room, dtype=work, casting="unsafe") if alpha != 1 else np.copyto(room, part)
                 np.divide(room, steps[channel], out=room)
             np.rint(room, out=room)
-            np.maximum(room, low[channel], out=room)
-            np.minimum(room, high[channel], out=room)
+            if clip:
+                np.maximum(room, low[channel], out=room)
+                np.minimum(room, high[channel], out=room)
             if shifted:
                 room += zeros[channel]
             np.copyto(target[block], room, casting="unsafe")
@@ -88,6 +91,14 @@ def value_range(w: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64],
     shape = () if axis is None else (w.shape[axis],)
     if w.size == 0:
         return np.zeros(shape), np.zeros(shape)
-    others = None if axis is None else tuple(i for i in range(w.ndim) if i != axis)
-    low, high = np.asarray(w.min(axis=others), np.float64), np.asarray(w.max(axis=others), np.float64)
-    return np.minimum(low, 0), np.maximum(high, 0)
+    channels = 1 if axis is None else w.shape[axis]
+    inner = w.size if axis is None else int(np.prod(w.shape[axis + 1 :]))
+    source = w.reshape(-1, channels, inner)
+    low, high = np.zeros(channels), np.zeros(channels)
+    for block in blocks(source.shape):
+        part, c = source[block], block[1]
+        part = part[..., 0] if inner == 1 else part[0] if len(part) == 1 else part
+        over = 0 if inner == 1 else 1 if part.ndim == 2 else (0, 2)
+        low[c] = np.minimum(low[c], part.min(axis=over))
+        high[c] = np.maximum(high[c], part.max(axis=over))
+    return low.reshape(shape), high.reshape(shape)

@@ -38,7 +38,7 @@ class Rows:
     def blocks(self) -> list[slice]:
         """Ranges of channels; at least 16 at a time where they are interleaved, for the cache lines' sake."""
         least = 1 if self.axis == 0 else 16
-        size = max(least, 2 * BLOCK // max(1, self.depth))
+        size = max(least, BLOCK // max(1, self.depth))
         return [slice(c, min(c + size, self.channels)) for c in range(0, self.channels, size)]
 
     def part(self, w: NDArray[Any], block: slice) -> NDArray[Any]:

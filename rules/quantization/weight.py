@@ -6,7 +6,9 @@ over. Each becomes rows of a matrix for the search, and comes back as scales of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +58,7 @@ def quantize_symmetric(w: NDArray[Any], axis: int | None) -> QuantizedTensor:
     absmax = abs_max(w, axis)
     scale = symmetric_scale(absmax)
     scale = np.asarray(np.where(absmax > 0, scale, idle_scale(scale, absmax)), np.float32)
-    codes = nearest_codes(w, scale, np.zeros(scale.shape, np.int8), axis, (-QMAX, QMAX), np.int8)
+    codes = nearest_codes(w, scale, np.zeros(scale.shape, np.int8), axis, (-QMAX, QMAX), np.int8, clip=False)
     return QuantizedTensor(codes, scale, np.zeros(scale.shape, np.int8), axis)
 
 
@@ -130,15 +132,16 @@ def codes_of(
     balanced with both. fixed: [C], channels which stay at nearest.
     """
     four_bit = scheme.weight_type if scheme.weight_type.endswith("int4") else None
+    # A symmetric scale that was not searched holds every weight: both neighbours of a weight are codes.
+    bounded = not (scheme.symmetric and scheme.search in ("minmax", "grid", "auto"))
     if moments is None or channel_axis is None or scheme.rounding == "nearest" or w.size == 0:
-        codes = nearest_codes(w, scale, zero_point, axis, scheme.code_range, scheme.dtype, alpha)
+        codes = nearest_codes(w, scale, zero_point, axis, scheme.code_range, scheme.dtype, alpha, clip=bounded)
         return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
     codes = np.empty(w.shape, scheme.dtype)
     rows = Rows(w.shape, channel_axis, repeat)
     work = working_type(w, alpha)
-    # A symmetric scale that was not searched holds every weight: both neighbours of a weight are codes.
-    bounded = not (scheme.symmetric and scheme.search in ("minmax", "grid", "auto"))
-    for block in rows.blocks():
+
+    def work_on(block: slice) -> None:
         part = rows.part(w, block)
         of_block = slice(None) if axis is None else block
         per_row = np.repeat(scale.reshape(-1)[of_block], rows.groups if axis is not None else 1).astype(work)
@@ -147,14 +150,28 @@ def codes_of(
             steps = (part.astype(work) * alpha if alpha != 1 else part) / per_row[:, None, None]
         low, high = (limit - zero[:, None, None] for limit in scheme.code_range)
         found = np.rint(steps)
-        np.maximum(found, low, out=found)
-        np.minimum(found, high, out=found)
+        if bounded:
+            np.maximum(found, low, out=found)
+            np.minimum(found, high, out=found)
         free = slice(None) if fixed is None or not fixed.any() else np.repeat(~fixed[block], rows.groups)
         _balance(steps, found, moments, (low, high) if bounded else None, free)
         if zero.any():
             found += zero[:, None, None]
         rows.put(found.astype(scheme.dtype), codes, block)
+
+    _for_each(work_on, rows.blocks())
     return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
+
+
+def _for_each(work: Callable[[slice], None], blocks: list[slice]) -> None:
+    """The work on every block, on all processors: blocks are independent, and numpy works outside the interpreter's lock."""
+    workers = min(len(blocks), os.cpu_count() or 1, 8)
+    if workers < 2:
+        for block in blocks:
+            work(block)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, blocks))
 
 
 def _balance(

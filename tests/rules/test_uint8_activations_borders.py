@@ -1,7 +1,7 @@
 """`rules.activations` on small models: what stays int8 beside the activations, and where codes cross a graph's border.
 
-Constants, graph inputs and outputs, bodies, functions. As in `test_uint8_activations`, every model runs before and after
-in ONNX Runtime at ORT_DISABLE_ALL with the same outputs to the bit.
+Constants, graph inputs and outputs, bodies, functions. As in `test_uint8_activations`, every model runs before and
+after in ONNX Runtime at ORT_DISABLE_ALL with the same outputs to the bit.
 """
 
 from typing import Any

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..moments import InputMoments
 
 _SAMPLE = 512
-_EPS = 2.0**-22
+_EPS = {4: 2.0**-22, 8: 2.0**-50}
 
 Floats = NDArray[Any]
 
@@ -55,21 +55,25 @@ def balance(
     if low is not None and high is not None:
         free = np.where(_columns((steps > low) & (steps < high)), errors, 0).astype(errors.dtype)
     before = _row_sums(errors, rows)
+    # What the flips of each channel add to sum e^2, and to the sum of its codes.
+    spent, moved = np.zeros(rows), np.zeros(rows)
     flat = codes.reshape(-1)
-    spent = np.zeros(rows * slices)
     if width > 1:
-        _even_slices(errors, free, flat, spent, own - alike, alike + common)
+        _even_slices(errors, free, flat, spent, moved, own - alike, alike + common)
     if common > 0:
-        _even_channels(errors, free, flat, spent, rows, own - alike, alike, common)
-    after = _row_sums(errors, rows)
-    gained = own * spent.reshape(rows, slices).sum(axis=1) + common * (after**2 - before**2)
-    # float32 knows a step to 2^-24 of it: what does not fall by more than that counts as lost.
-    noise = _EPS * max(float(np.abs(codes).max()), 1.0) * slices * width
-    noisy = noise * (own + common * (np.abs(before) + np.abs(after) + noise))
-    lost = (gained > -noisy) if steps.dtype == np.float32 else (gained > -noisy * 2.0**-20)
+        _even_channels(errors, free, flat, spent, moved, before - moved, own - alike, alike, common)
+    after = before - moved
+    gained = own * spent + common * (after**2 - before**2)
+    # The type knows a step to EPS of it: what does not fall by more than that counts as lost.
+    noise = _EPS[steps.dtype.itemsize] * _largest(codes) * slices * width
+    lost = gained > -noise * (own + common * (np.abs(before) + np.abs(after) + noise))
     if lost.any():
         nearest = np.rint(steps[lost])
         codes[lost] = nearest if low is None else np.clip(nearest, _of(low, lost), _of(high, lost))
+
+
+def _largest(codes: Floats) -> float:
+    return max(float(codes.max()), -float(codes.min()), 1.0)
 
 
 def _columns(values: Floats) -> Floats:
@@ -88,25 +92,66 @@ def _of(limit: Any, rows: Floats) -> Any:
 
 
 def _even_slices(
-    errors: Floats, free: Floats, codes: Floats, spent: Floats, single: float, together: float
+    errors: Floats, free: Floats, codes: Floats, spent: Floats, moved: Floats, single: float, together: float
 ) -> None:
     """Flips in each column of errors [k, n] while that lowers single * sum e^2 + together * (sum e)^2."""
-    width = len(errors)
+    width, rows = len(errors), len(spent)
+    slices = errors.shape[1] // rows
     number: Floats = np.arange(width, dtype=np.int8 if width < 128 else np.int32)[:, None]
     sums = errors.sum(axis=0)
-    columns = np.flatnonzero(np.abs(sums) > 0.5)
+    columns: Floats = np.arange(errors.shape[1])
     while columns.size:
         total = sums[columns]
         sign = np.sign(total)
-        key = free[:, columns] * sign
+        key = (free if columns.size == sums.size else free[:, columns]) * sign
         best = key.max(axis=0)
         gains = (best > 0) & (single * (1 - 2 * best) + together * (1 - 2 * np.abs(total)) < 0)
         where = ((key == best) * number).max(axis=0)
         columns, sign, best, where = columns[gains], sign[gains], best[gains], where[gains]
         _flip(errors, free, codes, where, columns, sign)
-        spent[columns] += 1 - 2 * best
         sums[columns] -= sign
+        spent += np.bincount(columns // slices, 1 - 2 * best, rows)
+        moved += np.bincount(columns // slices, sign, rows)
         columns = columns[np.abs(sums[columns]) > 0.5]
+
+
+def _even_channels(
+    errors: Floats,
+    free: Floats,
+    codes: Floats,
+    spent: Floats,
+    moved: Floats,
+    sums: Floats,
+    single: float,
+    alike: float,
+    common: float,
+) -> None:
+    """Flips at most one element of each slice, while that lowers the three terms of its channel; sums: of e, [R]."""
+    rows = len(sums)
+    slices = errors.shape[1] // rows
+    sign = np.sign(sums).astype(errors.dtype)
+    if len(errors) == 1:
+        best = free.reshape(rows, slices) * sign[:, None]
+        cost = best * errors.dtype.type(-2 * single)
+        cost += errors.dtype.type(single)
+        best = best.reshape(-1)
+    else:
+        wide = np.repeat(sign, slices)
+        key = free * wide
+        best = key.max(axis=0)
+        cost = single * (1 - 2 * best) + alike * (1 - 2 * wide * errors.sum(axis=0))
+        cost[best <= 0] = np.inf
+        cost = cost.reshape(rows, slices)
+    chosen = _cheapest(cost, np.abs(sums), common)
+    chosen = chosen[best[chosen] > 0]
+    where = np.zeros_like(chosen)
+    if len(errors) > 1:
+        number: Floats = np.arange(len(errors))[:, None]
+        where = ((key[:, chosen] == best[chosen]) * number).max(axis=0)
+    row = chosen // slices
+    _flip(errors, free, codes, where, chosen, sign[row])
+    spent += np.bincount(row, 1 - 2 * best[chosen], rows)
+    moved += np.bincount(row, sign[row], rows)
 
 
 def _flip(errors: Floats, free: Floats, codes: Floats, where: Floats, columns: Floats, sign: Floats) -> None:
@@ -115,33 +160,6 @@ def _flip(errors: Floats, free: Floats, codes: Floats, where: Floats, columns: F
     errors[where, columns] -= sign
     if free is not errors:
         free[where, columns] -= sign
-
-
-def _even_channels(
-    errors: Floats, free: Floats, codes: Floats, spent: Floats, rows: int, single: float, alike: float, common: float
-) -> None:
-    """Flips at most one element of each slice, while that lowers the three terms of its channel."""
-    slices = errors.shape[1] // rows
-    sums = _row_sums(errors, rows)
-    sign = np.sign(sums)
-    wide = np.repeat(sign.astype(errors.dtype), slices) if len(errors) > 1 else None
-    if wide is None:
-        best = (free.reshape(rows, slices) * sign[:, None].astype(errors.dtype)).reshape(-1)
-        cost = 1 - 2 * best
-        cost *= errors.dtype.type(single)
-    else:
-        key = free * wide
-        best = key.max(axis=0)
-        cost = single * (1 - 2 * best) + alike * (1 - 2 * wide * errors.sum(axis=0))
-    cost[best <= 0] = np.inf
-    chosen = _cheapest(cost.reshape(rows, slices), np.abs(sums), common)
-    if wide is None:
-        where = np.zeros_like(chosen)
-    else:
-        number: Floats = np.arange(len(errors))[:, None]
-        where = ((key[:, chosen] == best[chosen]) * number).max(axis=0)
-    _flip(errors, free, codes, where, chosen, sign[chosen // slices].astype(errors.dtype))
-    spent[chosen] += 1 - 2 * best[chosen]
 
 
 def _cheapest(cost: Floats, sums: Floats, common: float) -> Floats:
@@ -159,10 +177,11 @@ def _cheapest(cost: Floats, sums: Floats, common: float) -> Floats:
     depth = int(wanted.max()) if stride == 1 else int(1.5 * wanted.max() / stride) + 4
     depth = min(depth, sample.shape[1]) - 1
     threshold = np.partition(sample, depth, axis=1)[:, depth]
-    threshold = np.where(wanted > 0, threshold, -np.inf).astype(cost.dtype)
+    most = np.finfo(cost.dtype).max
+    threshold = np.where(wanted > 0, np.minimum(threshold, most), -np.inf).astype(cost.dtype)
     chosen, short = _pay(cost, threshold, sums, wanted, common)
     if short.any() and stride > 1:
-        threshold[short] = np.finfo(cost.dtype).max
+        threshold[short] = most
         chosen, _ = _pay(cost, threshold, sums, wanted, common)
     return chosen
 
@@ -172,7 +191,7 @@ def _pay(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """The flips that pay among those not above the threshold, and the rows where all of too few did."""
     rows, slices = cost.shape
-    picked = np.flatnonzero((cost <= threshold[:, None]) & (cost < np.inf))
+    picked = np.flatnonzero(cost <= threshold[:, None])
     row = picked // slices
     price = cost.reshape(-1)[picked].astype(np.float64)
     order = np.argsort(row * 8.0 + price, kind="stable")
