@@ -246,7 +246,10 @@ def rule(
 
 def rewrite(source: Script | Sequence[Script], target: Script, *, name: str | None = None, **options: Any) -> Rule:
     """A rule without a callback: the target's parameters are all bound by the source."""
-    first = source if isinstance(source, onnxscript.OnnxFunction) else source[0]
+    first = source if isinstance(source, onnxscript.OnnxFunction) or callable(source) else source[0]
+    if not isinstance(first, onnxscript.OnnxFunction) or not isinstance(target, onnxscript.OnnxFunction):
+        wrong = target if isinstance(first, onnxscript.OnnxFunction) else first
+        raise RuleError(f"{wrong!r} is no @script() function; decorate it with @script(default_opset=...)")
     options.setdefault("inherit", {})
     for option in ("benefit", "opset", "measure", "enabled"):
         options.setdefault(option, None)

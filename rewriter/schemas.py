@@ -39,7 +39,8 @@ class OpInfo:
     """One version of one operator. `required`, `input_names` and `input_types` go by formal input.
 
     A type is a type variable (`"T"`, whose types are in `type_constraints`) or a type (`"tensor(int64)"`).
-    `attribute_types` maps names to `AttributeProto` types; `defaults` holds those that have one. `max_inputs`
+    `homogeneous` says whether the rest of a
+    variadic op's inputs share one type. `attribute_types` maps names to `AttributeProto` types; `defaults` holds those that have one. `max_inputs`
     and `max_outputs` are very large where the last formal one is variadic.
     """
 
@@ -51,6 +52,7 @@ class OpInfo:
     required: tuple[bool, ...]
     input_types: tuple[str, ...]
     variadic: bool
+    homogeneous: bool
     min_outputs: int
     max_outputs: int
     output_names: tuple[str, ...]
@@ -309,6 +311,7 @@ def _info(key: str, since_version: int) -> OpInfo:
         ),
         input_types=tuple(f.type_str for f in schema.inputs),
         variadic=bool(schema.inputs) and schema.inputs[-1].option == option.Variadic,
+        homogeneous=bool(schema.inputs) and schema.inputs[-1].is_homogeneous,
         min_outputs=schema.min_output,
         max_outputs=schema.max_output,
         output_names=tuple(f.name for f in schema.outputs),

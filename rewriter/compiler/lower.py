@@ -88,15 +88,6 @@ class _Lowering:
                 break
             self.down(*step_down)
             self.drain()
-        missing = [
-            n for n in self.variant.nodes if id(n) not in self.node_positions and id(n) not in self.variant.lanes
-        ]
-        missing = [n for n in missing if id(n) not in self.lane_items]
-        if missing:
-            raise RuleError(
-                f"{missing[0].place}: node {missing[0].label!r} shares no value with the rest of the pattern; "
-                "a pattern must be connected"
-            )
         self.engine_questions()
         core = self.variant.core
         core_position = self.node_positions.get(id(core.node)) if core is not None and core.node is not None else None

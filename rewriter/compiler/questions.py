@@ -179,21 +179,22 @@ def is_tensor(have: Any, wanted: Literal) -> bool:
 
 
 def sentence(question: Question, label: Callable[[int], str], table: Table, seen: Sequence[int]) -> str:
-    """Why the answer was no, for the report: `seen` are the values and nodes that stood at the question's positions."""
+    """Why the answer was no, for the report: `seen` are the values and nodes that stood at the question's positions.
+
+    It speaks of ops as they stand in the model and names no node, so that equal reasons are one line for many nodes.
+    """
     kind, argument = question.kind, question.argument
-    subject = label(question.positions[0])
     at = seen[0]
     if kind == "op":
-        have = table.op[at] if at else ""
-        want = " or ".join(argument)
+        have = short(table.op[at]) if at else ""
+        want = " or ".join(dict.fromkeys(article(short(op)) for op in argument))
         return (
-            f"{subject} is {article(have)}, not {article(want)}"
-            if have
-            else f"{subject} is missing: {article(want)} is expected there"
+            f"{article(have)} stands where {want} is expected" if have else f"nothing stands where {want} is expected"
         )
+    subject = subject_of(question, label, table, at)
     if kind == "uses":
         have_uses = len(table.uses[at])
-        want_uses = "one consumer" if argument == 1 else f"{argument} consumers"
+        want_uses = "one" if argument == 1 else str(argument)
         if not have_uses:
             return f"{subject} has no consumer, where {want_uses} is expected"
         return f"{subject} has {have_uses} consumers, where only {want_uses} may be"
@@ -219,6 +220,18 @@ def sentence(question: Question, label: Callable[[int], str], table: Table, seen
     if kind == "dim":
         return f"dimensions of {subject} and {label(question.positions[1])} do not agree"
     return f"{subject}: {kind} does not hold"
+
+
+def subject_of(question: Question, label: Callable[[int], str], table: Table, at: int) -> str:
+    """What a reason is about: the output of an op of the model, or what the pattern calls it."""
+    if question.kind in ("uses", "inner") and table.producer[at]:
+        return f"the output of the {short(table.op[table.producer[at]])}"
+    return label(question.positions[0])
+
+
+def short(key: str) -> str:
+    """An op key without its domain."""
+    return key.rpartition("::")[2]
 
 
 def article(noun: str) -> str:

@@ -50,7 +50,32 @@ def variants_of(graph: PatternGraph) -> list[Variant]:
                 "split it into several rules or nest fewer P.AnyOf"
             )
         found.append(concrete(graph, chosen, len(found)))
+    for variant in found:
+        check_connected(variant)
     return found
+
+
+def check_connected(variant: Variant) -> None:
+    """A pattern must hang together by shared values, or there is no way from one part to the other."""
+    if not variant.nodes:
+        return
+    reached = {id(variant.nodes[0])}
+    values: set[int] = set()
+    grown = True
+    while grown:
+        grown = False
+        for node in variant.nodes:
+            around = {id(v) for v in (*node.inputs, *node.outputs) if v is not None and v.literal is None}
+            if id(node) in reached or around & values:
+                grown |= id(node) not in reached or not around <= values
+                reached.add(id(node))
+                values |= around
+    for node in variant.nodes:
+        if id(node) not in reached:
+            raise RuleError(
+                f"{node.place}: node {node.label!r} shares no value with the rest of the pattern; "
+                "a pattern must be connected"
+            )
 
 
 def choices_of(outputs: list[PValue]) -> Iterator[dict[int, int]]:

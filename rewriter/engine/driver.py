@@ -185,6 +185,8 @@ class _Driver:
                     if table.op[anchor]:
                         anchors.add(anchor)
         table.touched_nodes, table.touched_values, table.touched_producers = set(), set(), set()
+        if effect.inlined:  # types that nobody could know become known: let every decline be asked again
+            self.declined.clear()
         self.push(self.run.ask(sorted(anchors)))
 
     def check_progress(self, rule: Rule, match: Match) -> None:

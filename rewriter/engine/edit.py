@@ -60,6 +60,7 @@ class Effect:
     changed: list[int] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     initializers: list[int] = field(default_factory=list)
+    inlined: bool = False
 
 
 class Edit:
@@ -84,7 +85,7 @@ class Edit:
 
     def constant(self, array: np.ndarray | ir.TensorProtocol | int | float, name: str = "constant") -> New:
         """A new constant: an initializer, or a Constant node in a function body."""
-        if isinstance(array, (np.ndarray, int, float)):  # asking a protocol is dear: the common kinds first
+        if isinstance(array, (np.ndarray, np.generic, int, float)):  # asking a protocol is dear: the common kinds first
             tensor: ir.TensorProtocol = ir.Tensor(np.asarray(array))
         else:
             tensor = array
@@ -226,8 +227,7 @@ class Edit:
         seen: dict[str, tuple[int, ir.DataType]] = {}
         for slot, value in enumerate(planned.inputs):
             kind = info.input_types[min(slot, len(info.input_types) - 1)]
-            made = isinstance(value, New)
-            dtype = fresh.get(id(value)) if made else type_of(self.table, value, search=False).dtype if value else None
+            dtype = fresh.get(id(value)) if isinstance(value, New) else self.stated_type(value)
             if dtype is None or (info.variadic and not info.homogeneous and slot >= len(info.input_types) - 1):
                 continue
             other, first = seen.setdefault(kind, (slot, dtype))
@@ -236,6 +236,9 @@ class Edit:
                     f"inputs {other} and {slot} of {info.key} must have one element type, "
                     f"they are {first.name.lower()} and {dtype.name.lower()}"
                 )
+
+    def stated_type(self, value: int) -> ir.DataType | None:
+        return type_of(self.table, value, search=False).dtype if value else None
 
     def check_attribute(self, info: schemas.OpInfo, name: str, value: Any) -> None:
         """Its type must be the schema's; messages of a source (graphs, tensors) are as they were read."""
@@ -335,6 +338,7 @@ class Edit:
         for node, attribute in self.inlined:
             orphans.extend(table.inputs[node])
             inline_body(table, node, attribute, effect)
+            effect.inlined = True
         for node, slot, value in self.inputs:
             if slot < len(table.inputs[node]):
                 orphans.append(table.inputs[node][slot])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rewriter.engine.views import Neighbours, Node, Value
-from rewriter.errors import NoMatch
 
 if TYPE_CHECKING:
     from rewriter.compiler.program import Leaf
@@ -100,12 +99,8 @@ class Match:
         if place is None:
             return self._leaf.variant.graph.attribute_parameters[name].default
         node, attribute = place
-        found = self._table.attribute(flat(self._nodes[node])[0], attribute)
-        if found is None:
-            return self._leaf.variant.graph.attribute_parameters[name].default
-        if type(found).__name__ == "AttributeReference":
-            raise NoMatch(f"attribute {attribute!r} depends on the function's caller")
-        return found
+        found = self._table.known_attribute(flat(self._nodes[node])[0], attribute)
+        return self._leaf.variant.graph.attribute_parameters[name].default if found is None else found
 
     def node(self, name: str) -> Node:
         """The node that produced the value of that name in the source."""

@@ -23,6 +23,14 @@ class ValueType:
     shape: Shape | None
 
 
+class AttributeReference:
+    """An attribute of a function's node that stands for the caller's attribute of that name."""
+
+    def __init__(self, name: str, kind: int) -> None:
+        self.name = name
+        self.kind = kind  # an AttributeProto.AttributeType
+
+
 @dataclass(eq=False)
 class NewNode:
     """The handle of a node that an edit made."""

@@ -19,7 +19,8 @@ from typing import Any
 import onnx_ir as ir
 
 from rewriter import schemas
-from rewriter.engine.scope import Access, NewNode, Scope
+from rewriter.engine.scope import Access, AttributeReference, NewNode, Scope
+from rewriter.errors import Decline, ModelError
 from rewriter.pattern.graph import AttributeValue
 
 GAP = 1 << 32  # between the ranks of neighbours, so that insertions need no renumbering
@@ -87,6 +88,22 @@ class Table:
             info = schemas.op_info(self.op[node], self.version(node))
             if info is not None:
                 return info.defaults.get(name)
+        return found
+
+    def known_attribute(self, node: int, name: str) -> Any:
+        """`attribute`, where it is known and of the schema's type.
+
+        Raises Decline where it stands for an attribute of the enclosing function, ModelError where its type is wrong.
+        """
+        found = self.attribute(node, name)
+        if isinstance(found, AttributeReference):
+            raise Decline(f"attribute {name!r} of the {self.op[node]} depends on the function's caller")
+        info = schemas.op_info(self.op[node], self.version(node))
+        if info is not None and name in info.attribute_types and isinstance(found, (int, float, str, list)):
+            try:
+                schemas.attribute_value(found, info.attribute_types[name])
+            except ValueError as error:
+                raise ModelError(f"node {self.label(node)!r}: attribute {name!r} of {self.op[node]}: {error}") from None
         return found
 
     def version(self, node: int, key: str | None = None) -> int:

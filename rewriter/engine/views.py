@@ -99,8 +99,12 @@ class Node:
         return self._table.op[self.id]
 
     def attribute(self, name: str) -> Any:
-        """The attribute's value, the schema's default where it is absent, None where there is none."""
-        return self._table.attribute(self.id, name)
+        """The attribute's value, the schema's default where it is absent, None where there is none.
+
+        Raises Decline where it stands for an attribute of the function that the node lies in, and ModelError where the
+        model holds a value of another type than the schema's.
+        """
+        return self._table.known_attribute(self.id, name)
 
     @property
     def inputs(self) -> list[Value | None]:

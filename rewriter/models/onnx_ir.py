@@ -83,7 +83,7 @@ def value_type(value: ir.Value) -> ValueType | None:
 def attribute_value(attribute: ir.Attr) -> Any:
     """An attribute as a Python value, in the form that `models.proto.attribute_value` gives it."""
     if attribute.is_ref():
-        from rewriter.models.proto import AttributeReference
+        from rewriter.engine.scope import AttributeReference
 
         return AttributeReference(attribute.ref_attr_name or "", attribute.type.value)
     value = attribute.value

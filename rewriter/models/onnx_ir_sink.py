@@ -15,10 +15,9 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from rewriter import schemas
-from rewriter.engine.scope import NewNode, Scope
+from rewriter.engine.scope import AttributeReference, NewNode, Scope
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
-from rewriter.models.proto import AttributeReference
 from rewriter.models.sink import is_alive
 
 

@@ -15,20 +15,12 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from rewriter.engine.scope import Scope, Shape, ValueType
+from rewriter.engine.scope import AttributeReference, Scope, Shape, ValueType
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.reader import fill_table
 
 TENSOR = AttributeProto.TENSOR
-
-
-class AttributeReference:
-    """An attribute of a function's node that stands for the caller's attribute of that name."""
-
-    def __init__(self, name: str, kind: int) -> None:
-        self.name = name
-        self.kind = kind  # an AttributeProto.AttributeType
 
 
 def attribute_value(proto: AttributeProto) -> Any:

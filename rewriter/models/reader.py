@@ -137,6 +137,8 @@ class _Reader:
         add_value = table.add_value
         for node, op_type, domain, reads, writes in self.view.nodes(scope.handle):
             number = len(ops)
+            if type(op_type) is not str or type(domain) is not str:  # protobuf gives bytes for what is no UTF-8
+                raise ModelError(f"graph {scope.name!r}: the op type {op_type!r} of a node is no valid text")
             ops.append(op_key(domain, op_type) if domain else op_type)
             read: list[int] = []
             for name in reads:

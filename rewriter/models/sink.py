@@ -13,9 +13,8 @@ import onnx_ir as ir
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from rewriter import schemas
-from rewriter.engine.scope import NewNode, Scope
+from rewriter.engine.scope import AttributeReference, NewNode, Scope
 from rewriter.engine.table import Table
-from rewriter.models.proto import AttributeReference
 
 
 def write_proto(table: Table, model: ModelProto, in_place: bool = False) -> ModelProto:

@@ -125,6 +125,16 @@ class Scalar(Marker):
         return "a scalar"
 
 
+def dtype_of(name: str) -> ir.DataType:
+    """An element type by its ONNX name; raises ValueError with the names that there are."""
+    try:
+        return ir.DataType[name.upper()]
+    except KeyError:
+        raise ValueError(
+            f"there is no element type {name!r}; there are {', '.join(t.name for t in ir.DataType)}"
+        ) from None
+
+
 @dataclass(frozen=True, init=False)
 class DType(Marker):
     """One of these element types: `DType("INT8", "UINT8")`."""
@@ -132,7 +142,7 @@ class DType(Marker):
     types: tuple[ir.DataType, ...]
 
     def __init__(self, *types: str | ir.DataType) -> None:
-        object.__setattr__(self, "types", tuple(ir.DataType[t] if isinstance(t, str) else t for t in types))
+        object.__setattr__(self, "types", tuple(dtype_of(t) if isinstance(t, str) else t for t in types))
 
     def holds(self, value: Facts) -> bool:
         return value.dtype in self.types

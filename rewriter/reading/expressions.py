@@ -171,7 +171,8 @@ class ExpressionReader(ABC):
             for n in ast.walk(expression)
         )
 
-    def _constant(self, expression: ast.expr) -> object:
+    def _constant(self, expression: ast.expr, attribute: bool = False) -> object:
+        """The value of a constant expression: Python's in an attribute, ONNX's where it is a tensor."""
         for n in ast.walk(expression):
             if isinstance(n, ast.Name) and not self.source.sees(n.id):
                 known = [*self.tensors, *self.attributes, *self.source.names]
@@ -180,7 +181,7 @@ class ExpressionReader(ABC):
                     n,
                     f"{n.id} is not defined; " + (f"did you mean {close[0]}?" if close else "define it first"),
                 )
-            if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div):
+            if not attribute and isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div):
                 left, right = self.source.evaluate(n.left), self.source.evaluate(n.right)
                 if isinstance(left, int) and isinstance(right, int):
                     self.fail(
@@ -300,7 +301,7 @@ class ExpressionReader(ABC):
                     f"{text} is a tensor, no attribute; annotate it with int, float, ...",
                 )
             self.fail(expression, f"{text} cannot be an attribute; write a constant or the name of a parameter")
-        return self._constant(expression)
+        return self._constant(expression, attribute=True)
 
     def plain(self, argument: ast.expr) -> ast.expr:
         """An argument that is not starred."""

@@ -84,10 +84,17 @@ def dequantized_bias(m: Match) -> qm.BiasValues:
 
 
 def bias_axis_of(m: Match, codes: np.ndarray) -> int:
-    node = m.reads(m.value("b_q")).users
-    axis = next((n.attribute("axis") for n in node if n.op_type.endswith("DequantizeLinear")), 1)
-    rank = max(codes.ndim, 1)
-    return int(axis if axis is not None else 1) % rank if -rank <= int(axis if axis is not None else 1) < rank else 0
+    """The axis of a quantized bias' scales. Raises Decline for a bias that is quantized in blocks."""
+    dq = m.node("bias")
+    if dq.attribute("block_size"):
+        raise Decline(f"the bias {m.value('b_q').name!r} is quantized in blocks")
+    stated = dq.attribute("axis")
+    return normalized_axis(1 if stated is None else int(stated), codes.ndim)
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """An axis from 0 on; 0 where the rank has no such axis (a scalar scale minds none)."""
+    return axis % rank if -rank <= axis < rank else 0
 
 
 def complete_unit(

@@ -45,7 +45,8 @@ def conv_float_weight(
     y_scale: Tensor, y_zp: Optional,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    conv = P.Core(P.Op(x, w, P.AnyOf(P.Op(b_q, b_scale, b_zp, types=DQ), b), types=CONVOLUTIONS))
+    bias = P.AnyOf(P.Op(b_q, b_scale, b_zp, types=DQ), b)
+    conv = P.Core(P.Op(x, w, bias, types=CONVOLUTIONS))
     act = P.Chain(conv, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
 
@@ -121,7 +122,8 @@ def matmul_add_float_weight(
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     matmul = P.Core(op.MatMul(x, w))
-    add = op.Add(matmul, P.AnyOf(P.Op(b_q, b_scale, b_zp, types=DQ), b))
+    bias = P.AnyOf(P.Op(b_q, b_scale, b_zp, types=DQ), b)
+    add = op.Add(matmul, bias)
     act = P.Chain(add, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
 
@@ -213,7 +215,8 @@ def conv_quantized_bias(
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
-    conv = P.Op(x, w, P.Op(b_q, b_scale, b_zp, types=DQ), types=CONVOLUTIONS)
+    bias = P.Op(b_q, b_scale, b_zp, types=DQ)
+    conv = P.Op(x, w, bias, types=CONVOLUTIONS)
     act = P.Chain(conv, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
 
@@ -250,7 +253,8 @@ def gemm_quantized_bias(
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
-    gemm = op.Gemm(x, w, P.Op(b_q, b_scale, b_zp, types=DQ), alpha=alpha, beta=beta, transB=trans_b)
+    bias = P.Op(b_q, b_scale, b_zp, types=DQ)
+    gemm = op.Gemm(x, w, bias, alpha=alpha, beta=beta, transB=trans_b)
     act = P.Chain(gemm, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
 
@@ -302,7 +306,8 @@ def matmul_add_quantized_bias(
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
     matmul = op.MatMul(x, w)
-    add = op.Add(matmul, P.Op(b_q, b_scale, b_zp, types=DQ))
+    bias = P.Op(b_q, b_scale, b_zp, types=DQ)
+    add = op.Add(matmul, bias)
     act = P.Chain(add, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
 
@@ -342,7 +347,9 @@ def ort_quantized(
 
 
 @script(default_opset=op)
-def ort_quantized_weight(x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional, b: FloatBias) -> Tensor:
+def ort_quantized_weight(
+    x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Tensor, w_scale: Tensor, w_zp: Optional, b: FloatBias
+) -> Tensor:
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
     return P.Op(x, w, b, types=["Conv", "ConvTranspose", "Gemm"])
@@ -350,7 +357,7 @@ def ort_quantized_weight(x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Code
 
 @script(default_opset=op)
 def ort_with_bias(
-    x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
+    x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Tensor, w_scale: Tensor, w_zp: Optional,
     b_quantized: Tensor, b_new_scale: Tensor, axis: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)

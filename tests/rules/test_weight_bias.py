@@ -262,3 +262,46 @@ def test_two_runs_give_the_same_bytes() -> None:
     model = parse(TWO.format(scale="s2"))
     first = rewriter.apply(model, rules.weight_bias).SerializeToString(deterministic=True)
     assert first == rewriter.apply(model, rules.weight_bias).SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("operands", ["m, b", "b, m"])
+def test_the_constant_of_an_add_may_stand_on_either_side(operands: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,2] x) => (uint8[2,2] y)
+        <float s = {{0.02}}, float s2 = {{0.04}}, uint8 z = {{128}}, float[2,2] w = {{1, 2, 3, 4}}, float[2] b = {{1, 2}}> {{
+            d = DequantizeLinear(x, s, z) m = MatMul(d, w) a = Add({operands}) y = QuantizeLinear(a, s2, z)
+        }}"""
+    result = rewriter.apply(parser.parse_model(text), rules.weight_bias)
+    onnx.checker.check_model(result, full_check=True)
+    add = next(n for n in result.graph.node if n.op_type == "Add")
+    assert add.input[operands.split(", ").index("m")] == "m"
+    assert "b" not in add.input
+
+
+def test_the_axis_of_a_bias_is_that_of_its_own_node() -> None:
+    """Two nodes may read one bias' codes along different axes."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[2,2] x) => (uint8[2,2] y, float[2,2] other)
+        <float s = {0.02}, float s2 = {0.04}, uint8 z = {128}, float[2,2] w = {1, 2, 3, 4},
+         int32[2,2] bq = {1000, 2000, 3000, 4000}, float[2] bs = {0.001, 0.002}> {
+            other = DequantizeLinear<axis = 0>(bq, bs)
+            d = DequantizeLinear(x, s, z) bd = DequantizeLinear<axis = 1>(bq, bs) m = Gemm(d, w, bd)
+            y = QuantizeLinear(m, s2, z)
+        }"""
+    held = tensors(rewriter.apply(parser.parse_model(text), rules.weight_bias))
+    name = next(n for n, a in held.items() if a.dtype == np.int32 and n != "bq")
+    scale = next(a for n, a in held.items() if n.startswith("b") and n.endswith("scale") and a.dtype == np.float32)
+    real = held[name].astype(np.float64) * scale
+    assert np.abs(real - np.array([[1.0, 4.0], [3.0, 8.0]])).max() <= scale.max()
+
+
+def test_a_bias_in_blocks_is_declined() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (uint8[2,2] x) => (uint8[2,2] y)
+        <float s = {0.02}, float s2 = {0.04}, uint8 z = {128}, float[2,2] w = {1, 2, 3, 4},
+         int32[2] bq = {1000, 2000}, float[1] bs = {0.001}> {
+            d = DequantizeLinear(x, s, z) bd = DequantizeLinear<axis = 0, block_size = 2>(bq, bs) m = Gemm(d, w, bd)
+            y = QuantizeLinear(m, s2, z)
+        }"""
+    (reason,) = reasons(parser.parse_model(text))
+    assert "blocks" in reason
