@@ -2,11 +2,12 @@
 
 python -m benchmarks.throughput [MiB]
 
-Quantizing a weight to nearest reads it twice (range, codes) and writes a quarter of it. So it should run near the rate at
-which the machine copies the tensor into fresh memory, and that copy is the yardstick: `copy / nearest` is to be 0.7 or more. Beside
-it stands ONNX Runtime's own `quantize_data`, called channel by channel as its quantizer does, and balanced rounding
-against nearest. Each figure is a ratio of medians of 5 runs taken in turn, so that what else the machine does meets all alike.
-Peak extra memory is what `tracemalloc` sees beyond the result, in MiB. The exit status is 1 where a claim does not hold.
+Quantizing a weight to nearest reads it twice (range, codes) and writes a quarter of it. So it should run near the
+rate at which the machine copies the tensor into fresh memory, and that copy is the yardstick: `copy / nearest` is to
+be 0.7 or more. Beside it stands ONNX Runtime's own `quantize_data`, called channel by channel as its quantizer does,
+and balanced rounding against nearest. Each figure is a ratio of medians of 5 runs taken in turn, so that what else
+the machine does meets all alike. Peak extra memory is what `tracemalloc` sees beyond the result, in MiB. The exit
+status is 1 where a claim does not hold.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Line:
-    """copy, peer: their time over that of nearest. balanced: its time over that of nearest. extra: MiB beyond the codes."""
+    """copy, peer: their time over that of nearest. balanced: its time over that of nearest. extra: MiB beyond the
+    codes."""
 
     name: str
     copy: float
@@ -63,9 +65,7 @@ def medians(*works: Callable[[], object]) -> list[float]:
 
 def channel_by_channel(w: Array, axis: int) -> list[Any]:
     """ONNX Runtime's quantizer of symmetric int8 weights, as `quantize_weight_per_channel` calls it."""
-    return [
-        quantize_data(w.take(i, axis), onnx.TensorProto.INT8, True)[-1] for i in range(w.shape[axis])
-    ]
+    return [quantize_data(w.take(i, axis), onnx.TensorProto.INT8, True)[-1] for i in range(w.shape[axis])]
 
 
 def extra_memory(work: Callable[[], qu.QuantizedTensor]) -> float:
@@ -101,12 +101,15 @@ def shapes(mib: int) -> list[tuple[str, tuple[int, ...], int]]:
 
 def main(arguments: list[str]) -> int:
     mib = int(arguments[0]) if arguments else 64
-    print(f"{'float32, ' + str(mib) + ' MiB':18}{'copy/nearest':>14}{'ort/nearest':>13}{'balanced/nearest':>18}{'extra MiB':>11}")
+    titles = ("copy/nearest", "ort/nearest", "balanced/nearest", "extra MiB")
+    print(f"{f'float32, {mib} MiB':18}" + "".join(f"{title:>18}" for title in titles))
     lines = []
     for name, shape, axis in shapes(mib):
         lines.append(line := measure(name, shape, axis))
-        print(f"{line.name:18}{line.copy:14.2f}{line.peer:13.1f}{line.balanced:18.1f}{line.extra:11.1f}", flush=True)
-    print(f"{'wanted':18}{'>= ' + str(COPY):>14}{'>= ' + str(PEER):>13}{'<= ' + str(BALANCED):>18}{'< ' + str(MEMORY):>11}")
+        values = (line.copy, line.peer, line.balanced, line.extra)
+        print(f"{line.name:18}" + "".join(f"{value:18.2f}" for value in values), flush=True)
+    wanted = (f">= {COPY}", f">= {PEER}", f"<= {BALANCED}", f"< {MEMORY}")
+    print(f"{'wanted':18}" + "".join(f"{value:>18}" for value in wanted))
     return 0 if all(line.good for line in lines) else 1
 
 

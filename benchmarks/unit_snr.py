@@ -8,7 +8,8 @@ unit's output before its QuantizeLinear, in the rewritten model against the inpu
 unit, both models run at ORT_DISABLE_ALL on the inputs of `inputs/`, and a value is capped at 60 dB, since an exact unit
 would else outweigh all others. For each file: unit SNR with rounding to nearest and balanced, the difference, and
 the same for the model's outputs. The exit status is 1 where balanced rounding gains less on average than it should
-(over all files in unit SNR; over all but `kws_fp32`, whose codes are exact, in the SNR of the outputs), or loses anywhere.
+(over all files in unit SNR; over all but `kws_fp32`, whose codes are exact, in the SNR of the outputs), or loses
+anywhere.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ def main() -> int:
         lines.append(compare(row))
         print(text(lines[-1]), flush=True)
     unit_gain, output_gain = mean_gains(lines)
-    print(f"mean gain: units {unit_gain:.2f} dB (wanted {UNIT_GAIN}), outputs {output_gain:.2f} dB (wanted {OUTPUT_GAIN})")
+    print(
+        f"mean gain: units {unit_gain:.2f} dB (wanted {UNIT_GAIN}), outputs {output_gain:.2f} dB (wanted {OUTPUT_GAIN})"
+    )
     good = unit_gain >= UNIT_GAIN and output_gain >= OUTPUT_GAIN and all(line.unit_gain >= 0 for line in lines)
     return 0 if good and math.isfinite(unit_gain) else 1
 

@@ -39,9 +39,9 @@ class OpInfo:
     """One version of one operator. `required`, `input_names` and `input_types` go by formal input.
 
     A type is a type variable (`"T"`, whose types are in `type_constraints`) or a type (`"tensor(int64)"`).
-    `homogeneous` says whether the rest of a
-    variadic op's inputs share one type. `attribute_types` maps names to `AttributeProto` types; `defaults` holds those that have one. `max_inputs`
-    and `max_outputs` are very large where the last formal one is variadic.
+    `attribute_types` maps names to `AttributeProto` types; `defaults` holds those that have one. `max_inputs` and
+    `max_outputs` are very large where the last formal one is variadic; `homogeneous` says whether such inputs share one
+    type.
     """
 
     key: str

@@ -15,7 +15,6 @@ from rewriter.compiler.edits import EditScript
 from rewriter.compiler.ordering import ordered, step_positions
 from rewriter.compiler.questions import AttributeIs, Lanes, Literal, Loop, Question, Space, Step
 from rewriter.compiler.variants import Variant, is_variadic
-from rewriter.errors import RuleError
 from rewriter.pattern.graph import AttributeParameter, PNode, PValue, nodes_of
 from rewriter.pattern.markers import Dims, Many, Maybe
 

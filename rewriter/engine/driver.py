@@ -159,6 +159,8 @@ class _Driver:
     def account(self, rule: Rule, match: Match, effect: Effect, raw: Raw) -> None:
         table = self.table
         self.edits += 1
+        table.types_known.clear()
+        table.types_stated.clear()
         self.rewritten.add(self.core(match))
         self.rewritten.update(effect.changed)
         self.report.rewrites.append(

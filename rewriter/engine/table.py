@@ -19,7 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rewriter import schemas
-from rewriter.engine.scope import Access, AttributeReference, NewNode, Scope
+from rewriter.engine.scope import Access, AttributeReference, NewNode, Scope, ValueType
 from rewriter.errors import Decline, ModelError
 from rewriter.pattern.graph import AttributeValue
 
@@ -66,6 +66,9 @@ class Table:
         self.touched_nodes: set[int] = set()
         self.touched_values: set[int] = set()
         self.touched_producers: set[int] = set()
+        # types found since the last edit (see engine.types), with and without inference over the model
+        self.types_known: dict[int, ValueType] = {}
+        self.types_stated: dict[int, ValueType] = {}
         self._attributes: dict[int, dict[str, Any]] = {}
         self._names: set[str] | None = None
         self._node_names: set[str] = set()

@@ -25,40 +25,70 @@ Known = tuple[ValueType, ir.TensorProtocol | None]  # of an input: its type, and
 
 
 def type_of(table: Table, value: int, search: bool = True) -> ValueType:
-    """Element type and shape of a value; either may be None. Without `search`, only what needs no inference."""
-    found = type_as_read(table, value, search)
+    """Element type and shape of a value; either may be None. Without `search`, only what needs no inference.
+
+    Where schemas must be asked, producers are asked first, one after the other and each once between two edits: chains
+    of nodes whose types nobody declared may be long.
+    """
+    memo = table.types_known if search else table.types_stated
+    stack, started = [value], set[int]()
+    while stack:
+        one = stack[-1]
+        if one in memo:
+            stack.pop()
+            continue
+        found = stated_type(table, one)
+        node = table.producer[one]
+        if search and not is_complete(found) and table.scopes[table.value_scope[one]].kind == "graph":
+            found = merged(found, table.access.inferred_types().get(table.name[one]))
+        if is_complete(found) or not node or not (search or type(table.handle[node]) is NewNode):
+            memo[one] = found
+            continue
+        before = [v for v in table.inputs[node] if v and v not in memo]
+        if before and one not in started:
+            started.add(one)
+            stack.extend(v for v in before if v not in started)
+            continue
+        for output, known in from_schema(table, node, memo).items():
+            memo.setdefault(output, merged(found if output == one else stated_type(table, output), known))
+        memo.setdefault(one, found)
+    known_type = memo[value]
     changed = table.changed_types.get(value)
-    return found if changed is None else ValueType(changed, found.shape)
+    return known_type if changed is None else ValueType(changed, known_type.shape)
 
 
-def type_as_read(table: Table, value: int, search: bool) -> ValueType:
-    """The same, before any edit said that an element type is another one."""
+def is_complete(known: ValueType) -> bool:
+    return known.dtype is not None and known.shape is not None and None not in known.shape
+
+
+def merged(first: ValueType, second: ValueType | None) -> ValueType:
+    """The first, completed by the second."""
+    if second is None:
+        return first
+    shape = first.shape
+    if shape is None or (second.shape is not None and len(shape) != len(second.shape)):
+        shape = second.shape if shape is None else shape
+    elif second.shape is not None:
+        shape = tuple(b if a is None else a for a, b in zip(shape, second.shape, strict=True))
+    return ValueType(first.dtype or second.dtype, shape)
+
+
+def stated_type(table: Table, value: int) -> ValueType:
+    """What a stored tensor or a declaration says."""
     held = table.initializer.get(value)
     if held is not None:
         tensor = table.access.tensor(held)
         return ValueType(tensor.dtype, tuple(tensor.shape.numpy()))
-    scope = table.scopes[table.value_scope[value]]
-    found = table.access.declared_type(scope, table.name[value])
-    if found is not None and found.dtype is not None and found.shape is not None:
-        return found
+    found = table.access.declared_type(table.scopes[table.value_scope[value]], table.name[value]) or UNKNOWN
     node = table.producer[value]
-    if node and table.op[node] == "Constant":
-        tensor = constants.constant_node_tensor(table, node)
-        return ValueType(tensor.dtype, tuple(tensor.shape.numpy()))
-    if node and type(table.handle[node]) is NewNode:
-        return from_schema(table, node, search).get(value, found or UNKNOWN)
-    if node and constants.is_constant(table, value):
-        tensor = constants.tensor(table, value)
-        return ValueType(tensor.dtype, tuple(tensor.shape.numpy()))
-    if not search:
-        return found or UNKNOWN
-    if scope.kind == "graph":
-        inferred = table.access.inferred_types().get(table.name[value])
-        if inferred is not None:
-            return inferred
-    if node and found is None:
-        return from_schema(table, node).get(value, UNKNOWN)
-    return found or UNKNOWN
+    if (found.dtype is None or found.shape is None) and node:
+        if table.op[node] == "Constant":
+            tensor = constants.constant_node_tensor(table, node)
+            return ValueType(tensor.dtype, tuple(tensor.shape.numpy()))
+        if type(table.handle[node]) is not NewNode and constants.is_constant(table, value):
+            tensor = constants.tensor(table, value)
+            return ValueType(tensor.dtype, tuple(tensor.shape.numpy()))
+    return found
 
 
 def type_proto(known: ValueType) -> onnx.TypeProto | None:
@@ -68,20 +98,23 @@ def type_proto(known: ValueType) -> onnx.TypeProto | None:
     return onnx.helper.make_tensor_type_proto(known.dtype.value, shape)
 
 
-def from_schema(table: Table, node: int, search: bool = True) -> dict[int, ValueType]:
+def from_schema(table: Table, node: int, memo: Mapping[int, ValueType]) -> dict[int, ValueType]:
     """What the schema's inference says of a node's outputs, given the types of its inputs."""
-    inputs: list[Known | None] = []
-    for v in table.inputs[node]:
-        inputs.append((type_of(table, v, search), stored(table, v)) if v else None)
+    inputs: list[Known | None] = [(memo.get(v, UNKNOWN), stored(table, v)) if v else None for v in table.inputs[node]]
     outputs = table.outputs[node]
     found = infer(table, table.op[node], table.version(node), inputs, len(outputs), table.attributes(node))
     return {v: known for v, known in zip(outputs, found, strict=True) if v and known is not UNKNOWN}
 
 
 def stored(table: Table, value: int) -> ir.TensorProtocol | None:
-    """The initializer that a value is, for inference that depends on elements (a Reshape's shape)."""
+    """The tensor of an initializer or Constant node, for inference that depends on elements (a Reshape's shape)."""
     held = table.initializer.get(value)
-    return None if held is None or value in table.overridable else table.access.tensor(held)
+    if held is not None:
+        return None if value in table.overridable else table.access.tensor(held)
+    node = table.producer[value]
+    if table.op[node] == "Constant" and constants.is_constant(table, value):
+        return constants.constant_node_tensor(table, node)
+    return None
 
 
 def infer(

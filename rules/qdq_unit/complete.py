@@ -100,9 +100,9 @@ def normalized_axis(axis: int, rank: int) -> int:
 def complete_unit(
     m: Match,
     core: str,
-    factors: Factors = Factors(),  # noqa: B008
+    factors: Factors = Factors(),
     bias: bool = True,
-    scheme: qm.Scheme = qm.Scheme(),  # noqa: B008
+    scheme: qm.Scheme = qm.Scheme(),
 ) -> Returned:
     """Weight, and bias if there is one, of a unit whose weight is float."""
     node = m.node(core)
@@ -179,7 +179,7 @@ def bias_tensors(bias: qm.QuantizedTensor | None, scale: str) -> Returned:
     return {"b_quantized": bias.codes, scale: bias.scale, "bias_axis": bias.axis}
 
 
-def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned:  # noqa: B008
+def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned:
     """The bias of a unit whose weight is quantized already: float, or quantized at another scale."""
     node = m.node(core)
     x_scale = input_scale(m)

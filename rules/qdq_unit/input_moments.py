@@ -1,7 +1,7 @@
 """What the graph tells of a unit's input for free: its range from Q, and that a Relu before leaves no negative values.
 
-The scale and the zero point state the calibrated range. Where activations are quantized symmetrically, half of that range
-may never occur: so the producer is looked at too, through what passes values along.
+The scale and the zero point state the calibrated range. Where activations are quantized symmetrically, half of that
+range may never occur: so the producer is looked at too, through what passes values along.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rules.qdq_unit.unit import type_name
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Abs", "Exp", "Sqrt")
 PASSES = (
-    "QuantizeLinear", "DequantizeLinear", "MaxPool", "AveragePool", "GlobalAveragePool", "Reshape", "Flatten", "Transpose",
-    "Squeeze", "Unsqueeze", "Slice", "Identity",
+    "QuantizeLinear", "DequantizeLinear", "MaxPool", "AveragePool", "GlobalAveragePool", "Reshape", "Flatten",
+    "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity",
 )  # fmt: skip
 FAR = 8
 

@@ -17,6 +17,7 @@ from rules.qdq_unit.unit import describe
 SCHEMES = ("symmetric", "onnxruntime")
 OPSETS = (10, None)  # QuantizeLinear came with opset 10
 NEW_DQ = {"x": ("w_dq", "b_dq")}
+NO_FACTORS = Factors()
 GEMM_BIAS: list[Any] = [p.gemm_float_bias, p.gemm_quantized_bias]
 
 
@@ -160,7 +161,7 @@ class WeightBias(RuleSet):
         """MatMul with bias=False, or in blocks."""
         return self.alone(m, "matmul")
 
-    def alone(self, m: Match, core: str, factors: Factors = Factors()) -> Returned:  # noqa: B008
+    def alone(self, m: Match, core: str, factors: Factors = NO_FACTORS) -> Returned:
         returned = complete_unit(m, core, factors, bias=False, scheme=self.weights)
         self.require(m, core)
         return returned | {"block_size": self.block_size or None}
@@ -185,7 +186,8 @@ class WeightBias(RuleSet):
 
     @rule(GEMM_BIAS, p.gemm_with_bias_and_alpha, inherit={"x": "b_dq", "w": "w_dq"}, opset=OPSETS, enabled=own)
     def gemm_bias_alpha(self, m: Match) -> Returned:
-        """Gemm whose weight is quantized and whose alpha is not 1: the bias, with alpha folded into the weight's scale."""
+        """Gemm whose weight is quantized and whose alpha is not 1: the bias, with alpha folded into the weight's
+        scale."""
         if float(m.attribute("alpha")) == 1:
             raise NoMatch
         returned = complete_bias(m, "gemm", Factors.of(m))

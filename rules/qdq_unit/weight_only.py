@@ -1,8 +1,8 @@
 """Units whose weight is quantized and whose bias stays as it is: `bias=False`, and weights in blocks.
 
-A bias in integers stands at x_scale * w_scale, and blocks have no one w_scale per channel; and who quantizes for size alone
-may want the bias untouched. So in these patterns the bias is any value or none, behind a DequantizeLinear or not, and
-the new DequantizeLinear may have a block_size.
+A bias in integers stands at x_scale * w_scale, and blocks have no one w_scale per channel; and who quantizes for
+size alone may want the bias untouched. So in these patterns the bias is any value or none, behind a DequantizeLinear
+or not, and the new DequantizeLinear may have a block_size.
 """
 
 from typing import Annotated

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import NotQuantizable, BiasOverflow, check_finite
+from .errors import BiasOverflow, NotQuantizable, check_finite
 from .rounding import rint_ratio
 from .scales import QMAX, next_up, round_trip_is_finite, smallest_scale
 from .tensor import QuantizedTensor, along
@@ -201,9 +201,7 @@ def _int32(codes: NDArray[np.float64], scale: NDArray[Any], axis: int | None, li
     over = np.argwhere(np.abs(codes) > limit)
     if len(over):
         index = tuple(int(i) for i in over[0])
-        raise BiasOverflow(
-            f"bias[{', '.join(map(str, index))}] is {codes[index]:g} steps, beyond int32", index
-        )
+        raise BiasOverflow(f"bias[{', '.join(map(str, index))}] is {codes[index]:g} steps, beyond int32", index)
     return QuantizedTensor(codes.astype(np.int32), scale, np.zeros(scale.shape, np.int32), axis)
 
 

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from .errors import NotQuantizable
 
 
-def lay_out(
-    b: NDArray[Any], scale_shape: tuple[int, ...], repeat: int = 1
-) -> tuple[NDArray[Any], int | None]:
+def lay_out(b: NDArray[Any], scale_shape: tuple[int, ...], repeat: int = 1) -> tuple[NDArray[Any], int | None]:
     """The bias, its last dimension expanded to the channels if need be, and the axis of its scales.
 
     scale_shape: of the weight's scale, [] or [C]. The channels are C * repeat: output channel g * C + c has

@@ -24,15 +24,18 @@ def element_bound(w: NDArray[Any], q: QuantizedTensor) -> NDArray[np.float64]:
 
     The division is off by u |w / s|, rounding to an integer by 1/2, and clipping by nothing, because |w| <=
     127 s: so |w - q s| <= s/2 + u |w|. The product q * s is off by u |q| s; s and so the product are normal
-    numbers. The naive `s/2` is false: s = float32(0.1), w = float32(0.35). With a zero point |q| stands for the distance
-    from it; the zero point's rounding moves the ends of the range by half a step at most, up to the u |w| that is there
-    already. 16-bit scales round the product by 2^-11 or 2^-8 of it, and by half of float16's smallest number.
+    numbers. The naive `s/2` is false: s = float32(0.1), w = float32(0.35). With a zero point |q| stands for the
+    distance from it; the zero point's rounding moves the ends of the range by half a step at most, up to the u |w|
+    that is there already. 16-bit scales round the product by 2^-11 or 2^-8 of it, and by half of float16's smallest
+    number.
     """
     size = q.spread(q.scale).astype(np.float64)
     if q.scale.dtype != np.float32:
         unit = 2.0**-11 if q.scale.dtype == np.float16 else 2.0**-8
         least = 2.0**-25 if q.scale.dtype == np.float16 else 0.0
-        product = unit * np.abs(_steps(q)) * size + least
+        distance = np.abs(_steps(q))
+        twice = np.where(distance > 1 / unit, 2 * unit + unit * unit, unit)  # the integer itself is rounded too
+        product = twice * distance * size + least
         return np.asarray((size / 2 + U * np.abs(w.astype(np.float64)) + product) * _UP)
     return np.asarray((size / 2 + U * (np.abs(w.astype(np.float64)) + np.abs(_steps(q)) * size)) * _UP)
 

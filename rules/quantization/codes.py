@@ -39,8 +39,8 @@ def nearest_codes(
     """`clip(rint(alpha * w / scale) + zero_point, *code_range)`, of w's shape and the given dtype.
 
     w: finite floats of any shape and layout. scale, zero_point: shape [] (axis None) or [C] along axis. alpha is
-    multiplied in float64, where the product of two float32 is exact. clip: False where the scale holds every weight. Extra memory: the codes, and a few hundred KiB; but a
-    copy of w where its layout has no view as [outer, C, inner].
+    multiplied in float64, where the product of two float32 is exact. clip: False where the scale holds every weight.
+    Extra memory: the codes, and a few hundred KiB; but a copy of w where its layout has no view as [outer, C, inner].
     """
     codes = np.empty(w.shape, dtype)
     if w.size == 0:
@@ -62,7 +62,9 @@ def nearest_codes(
             if alpha == 1 and part.dtype == work:
                 np.divide(part, steps[channel], out=room)
             else:
-                np.multiply(part, alpha, out=room, dtype=work, casting="unsafe") if alpha != 1 else np.copyto(room, part)
+                np.multiply(part, alpha, out=room, dtype=work, casting="unsafe") if alpha != 1 else np.copyto(
+                    room, part
+                )
                 np.divide(room, steps[channel], out=room)
             np.rint(room, out=room)
             if clip:

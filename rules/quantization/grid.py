@@ -1,10 +1,10 @@
 """Weights that lie on an integer grid already, and the grid that they lie on.
 
-Exports of quantization-aware training, fake-quantized ones and those with a folded DequantizeLinear hold floats that are
-codes times a scale. Their own scale brings the codes back without loss; the scale of the largest magnitude does not,
-because no code need be at the end of the range. The test is elementary: with M = max|w|, the smallest integer N for which
-every |w| N / M is within 2e-4 of an integer is the code of the largest element (or that over a common divisor), and
-M / N the scale. Random weights pass it at no N once there are nine of them.
+Exports of quantization-aware training, fake-quantized ones and those with a folded DequantizeLinear hold floats that
+are codes times a scale. Their own scale brings the codes back without loss; the scale of the largest magnitude does
+not, because no code need be at the end of the range. The test is elementary: with M = max|w|, the smallest integer N
+for which every |w| N / M is within 2e-4 of an integer is the code of the largest element (or that over a common
+divisor), and M / N the scale. Random weights pass it at no N once there are nine of them.
 
 Few elements decide: all N are tried on a sample, and the smallest that is left is confirmed on the whole channel. Where
 that fails, the element that refutes it sieves the others too.
@@ -29,15 +29,15 @@ def grid_scales(rows: NDArray[Any], reach: int, span: int | None = None) -> NDAr
     reach: the largest |code| of the grid. span: if given, the largest difference of two codes, 0 included (255 for an
     asymmetric 8-bit weight, whose reach is 255 too).
 
-    Of the float32 numbers around M / N, and M over the multiples of N, the one is taken that gives most elements back bit
-    for bit (`float32(code * scale) == w`).
+    Of the float32 numbers around M / N, and M over the multiples of N, the one is taken that gives most elements
+    back bit for bit (`float32(code * scale) == w`).
     """
     found: NDArray[np.float32] = np.zeros(len(rows), np.float32)
     if rows.size == 0:
         return found
     largest = np.maximum(rows.max(axis=1).astype(np.float64), -rows.min(axis=1).astype(np.float64))
     every = max(1, rows.shape[1] // _SAMPLE)
-    sample = np.concatenate([rows[:, : _FIRST], rows[:, ::every][:, :_SAMPLE]], axis=1).astype(np.float64)
+    sample = np.concatenate([rows[:, :_FIRST], rows[:, ::every][:, :_SAMPLE]], axis=1).astype(np.float64)
     live = np.flatnonzero(largest / reach >= SMALLEST_NORMAL)
     left = np.zeros((len(rows), reach + 1), bool)
     left[live] = _survivors(sample[live, :_FIRST], largest[live], np.ones((len(live), reach + 1), bool))

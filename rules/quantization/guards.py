@@ -1,4 +1,5 @@
-"""What integer hardware asks of a unit's scales and bias beyond the ONNX standard, as functions that say no with a reason.
+"""What integer hardware asks of a unit's scales and bias beyond the ONNX standard, as functions that say no with a
+reason.
 
 These are the conditions under which Qualcomm's HTP and AMD's XINT8 kernels shift and add without overflow. They look at
 numbers alone, so they stand here and not with the backends, which say when they apply. Sources: `backends.md`, from the
@@ -30,12 +31,15 @@ def htp_refuses(
 
     w_scale: [] or [C]. bias_codes: int32 at x_scale * w_scale, of a shape that broadcasts with w_scale along its last
     dimension; None without a bias. With s = x_scale * w_scale the toolkit asks for s no less than the smallest
-    normal of its type, s / y_scale > 2^-24, |b_q| <= 2^31, and |b_q - round(y_zero_point * y_scale / s)| <= 2^31 (the output's zero
-    point is folded into the bias).
+    normal of its type, s / y_scale > 2^-24, |b_q| <= 2^31, and |b_q - round(y_zero_point * y_scale / s)| <= 2^31
+    (the output's zero point is folded into the bias).
     """
     product = bias_scale(x_scale, w_scale)
     s = product.astype(np.float64)
-    if not np.all(s >= float(np.finfo(np.float32).smallest_normal if product.dtype == np.float32 else smallest_scale(product.dtype))):
+    if not np.all(
+        s
+        >= float(np.finfo(np.float32).smallest_normal if product.dtype == np.float32 else smallest_scale(product.dtype))
+    ):
         return f"x_scale * w_scale is {s.min():g}, below the smallest normal {product.dtype.name}"
     if not np.all(s / y_scale > _RATIO):
         return f"x_scale * w_scale / y_scale is {(s / y_scale).min():g}, not above 2^-24"

@@ -1,8 +1,9 @@
 """A weight seen as output channels, each a list of kernel slices: what is summed into one output, and in which parts.
 
-Rounding that looks at sums has to know which elements meet in one output, and which of them meet neighbouring inputs. The
-operators differ only in where these lie: Conv [M, C/g, k...] has its outputs along axis 0; ConvTranspose [C, M/g, k...]
-along axis 1 and once more per group, along axis 0; Gemm and MatMul have no kernel, and every element is its own slice.
+Rounding that looks at sums has to know which elements meet in one output, and which of them meet neighbouring
+inputs. The operators differ only in where these lie: Conv [M, C/g, k...] has its outputs along axis 0; ConvTranspose
+[C, M/g, k...] along axis 1 and once more per group, along axis 0; Gemm and MatMul have no kernel, and every element
+is its own slice.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .codes import BLOCK
 class Rows:
     """Output channels of a weight, and blocks of them as [R, L, k] arrays.
 
-    shape: of the weight. axis: that of the output channels. repeat: the groups of a ConvTranspose, which lie along axis 0.
-    Channel c of the weight appears as `repeat` rows.
+    shape: of the weight. axis: that of the output channels. repeat: the groups of a ConvTranspose, which lie along
+    axis 0. Channel c of the weight appears as `repeat` rows.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int, repeat: int = 1) -> None:

@@ -5,9 +5,9 @@ under one kernel slice have correlation r, its expected square is
 
     d^2 (1 - r) sum e^2  +  d^2 r sum over slices (sum e)^2  +  m^2 (sum e)^2
 
-so that the moments say how much the sums count beside the single errors. The scale and the zero point of the input state
-the range that it was calibrated to, and that is all it takes: after a Relu the range starts at 0, the mean is as large as
-the range is wide, and the last term rules; for a symmetric range it vanishes.
+so that the moments say how much the sums count beside the single errors. The scale and the zero point of the input
+state the range that it was calibrated to, and that is all it takes: after a Relu the range starts at 0, the mean is
+as large as the range is wide, and the last term rules; for a symmetric range it vanishes.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class InputMoments:
         """Estimated from the input's quantization: x_min and x_max are its type's smallest and largest code.
 
         The middle of the range counts as the mean, and the range as 2 * sqrt(10) deviations: calibration takes the
-        extremes, and what matters is not the mean of single inputs alone but what they have in common. Under a kernel with
-        several positions (`spatial`) neighbours are alike whatever the range, so there they have a correlation, and a
-        common part besides the mean. (The three constants are from `benchmarks/unit_snr.py`, which moves by 0.1 dB when
-        they are halved or doubled.)
+        extremes, and what matters is not the mean of single inputs alone but what they have in common. Under a
+        kernel with several positions (`spatial`) neighbours are alike whatever the range, so there they have a
+        correlation, and a common part besides the mean. (The three constants are from `benchmarks/unit_snr.py`,
+        which moves by 0.1 dB when they are halved or doubled.)
         """
         scale = float(x_scale)  # type: ignore[arg-type]
         if not (math.isfinite(scale) and scale > 0 and x_min < x_max):

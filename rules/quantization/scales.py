@@ -30,7 +30,7 @@ def smallest_scale(dtype: DTypeLike) -> float:
     float16 has no normal numbers below 2^-14, where the scales of ordinary weights lie; its subnormals are computed
     with wherever it is supported at all.
     """
-    info = ml_dtypes.finfo(dtype)
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return float(info.smallest_subnormal if np.dtype(dtype) == np.float16 else info.smallest_normal)
 
 
@@ -39,9 +39,9 @@ def covering_scale(
 ) -> NDArray[Any]:
     """The smallest `s >= smallest_scale` of this type with `reach * s >= extent` exactly, elementwise.
 
-    extent: max|w| for a symmetric weight and reach = 127, or max - min and 255. reach * s has at most 40 bits, so float64
-    compares it with extent (of any float type but float64 itself, where the comparison rounds) without rounding. With
-    power_of_two the smallest such power.
+    extent: max|w| for a symmetric weight and reach = 127, or max - min and 255. reach * s has at most 40 bits, so
+    float64 compares it with extent (of any float type but float64 itself, where the comparison rounds) without
+    rounding. With power_of_two the smallest such power.
 
     Raises NotQuantizable if an extent is negative or not finite, or no finite s of this type will do, or `reach * s`
     overflows it.

@@ -1,13 +1,15 @@
 """How weights are to be quantized: the options as one value, checked once.
 
 Types, ranges and granularity hang together (a symmetric uint8 weight has zero point 128 and no code 0; seven bits are a
-matter of integer kernels of 8 bits), so they are validated where they are stated, with a sentence that names the option,
-and everything behind can rely on them.
+matter of integer kernels of 8 bits), so they are validated where they are stated, with a sentence that names the
+option, and everything behind can rely on them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +19,7 @@ TYPES = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int16": 16}
 GRANULARITIES = ("tensor", "channel", "block")
 SEARCHES = ("minmax", "mse", "grid", "auto")
 ROUNDINGS = ("nearest", "balanced")
-SCALE_TYPES = {
+SCALE_TYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -30,8 +32,8 @@ class Scheme:
 
     weight_type: int8, uint8, int4, uint4 or int16. symmetric: zero point 0 (the middle code for unsigned types), and a
     range that is its own negative. granularity: one scale per "tensor", per output "channel", or per "block" of
-    `block_size` weights along the axis that is summed over (DequantizeLinear of opset 21). reduce_range: 7 bits, so that
-    kernels which add two products in int16 do not saturate. search: how scales are found (`search`). rounding:
+    `block_size` weights along the axis that is summed over (DequantizeLinear of opset 21). reduce_range: 7 bits, so
+    that kernels which add two products in int16 do not saturate. search: how scales are found (`search`). rounding:
     "nearest", or "balanced" (`rounding.balanced`). power_of_two: scales are powers of two. scale_type: the type of the
     scales, which is that of what DequantizeLinear gives.
 
@@ -71,7 +73,7 @@ class Scheme:
         return {"int16": np.int16, "int8": np.int8, "int4": np.int8}.get(self.weight_type, np.uint8)
 
     @property
-    def scale_dtype(self) -> np.dtype:  # type: ignore[type-arg]
+    def scale_dtype(self) -> np.dtype[Any]:
         return SCALE_TYPES[self.scale_type]
 
     @property
@@ -105,16 +107,16 @@ class Scheme:
         return self.reach if self.symmetric else high - low
 
 
-def _one_of(name: str, value: object, allowed: object) -> None:
-    if value not in allowed:  # type: ignore[operator]
-        raise ValueError(f"unknown {name} {value!r}; there are {', '.join(allowed)}")  # type: ignore[call-overload]
+def _one_of(name: str, value: str, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"unknown {name} {value!r}; there are {', '.join(allowed)}")
 
 
 def pair_sums_fit_int16(codes: NDArray[np.integer]) -> bool:
     """Whether the sum of two products of a uint8 and one of these codes always fits int16, so that it cannot saturate.
 
-    x86 without VNNI (`vpmaddubsw`) multiplies pairs of uint8 and int8 and adds the two products in int16, with saturation.
-    Proof: |x1 q1 + x2 q2| <= 255 (|q1| + |q2|) <= 2 * 255 * 64 = 32640 <= 32767 for |q| <= 64, and 2 * 255 * 65 = 33150 is
-    too much. (ONNX Runtime's reduce_range is the same: int8 within [-64, 64].)
+    x86 without VNNI (`vpmaddubsw`) multiplies pairs of uint8 and int8 and adds the two products in int16, with
+    saturation. Proof: |x1 q1 + x2 q2| <= 255 (|q1| + |q2|) <= 2 * 255 * 64 = 32640 <= 32767 for |q| <= 64, and 2 *
+    255 * 65 = 33150 is too much. (ONNX Runtime's reduce_range is the same: int8 within [-64, 64].)
     """
     return 2 * 255 * int(np.abs(codes.astype(np.int64)).max(initial=0)) <= 2**15 - 1

@@ -1,9 +1,9 @@
 """Scales: the grid where there is one, else the range, or the least squared error.
 
 Every function takes rows [R, K], one for each scale, so that tensor, channel and block are one case. The range's scale
-("minmax") clips nothing. A smaller one clips a few elements and serves the others better, which pays for 4 bits (2 to 10 dB)
-and hardly for 8: "mse" tries a few and keeps the range's where none is better, so that it is never worse. "grid"
-looks for the grid that the weights lie on already, and falls back to the range; "auto" does too, and lets the
+("minmax") clips nothing. A smaller one clips a few elements and serves the others better, which pays for 4 bits (2
+to 10 dB) and hardly for 8: "mse" tries a few and keeps the range's where none is better, so that it is never worse.
+"grid" looks for the grid that the weights lie on already, and falls back to the range; "auto" does too, and lets the
 caller choose between several schemes by their error (`weight.quantize_weight`).
 """
 
@@ -38,8 +38,8 @@ def find_scales(
 ) -> Scales:
     """Scales for rows whose values lie within [low, high], shape [R] each, low <= 0 <= high.
 
-    rows: [R, K] finite floats; needed for every search but "minmax". Rows of zeros get the smallest scale of the type: the
-    caller chooses a better one.
+    rows: [R, K] finite floats; needed for every search but "minmax". Rows of zeros get the smallest scale of the
+    type: the caller chooses a better one.
 
     Raises NotQuantizable if a range is too large to come back finite.
     """

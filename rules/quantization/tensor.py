@@ -22,9 +22,10 @@ class QuantizedTensor:
     """`value = (codes - zero_point) * scale`, as ONNX DequantizeLinear has it.
 
     codes: integers (int8 weights, int32 biases) of any shape. scale: float32, float16 or bfloat16, of shape [] (one for
-    the tensor, axis None) or [C] (one for each entry of `axis`, C = its size); with a block_size, one for each block of so
-    many elements along axis: the shape of the codes, but ceil(C / block_size) along axis. zero_point: of the codes' dtype
-    and the scale's shape. axis: not negative, or None. four_bit: "int4" or "uint4" if the codes, held in 8 bits, are such.
+    the tensor, axis None) or [C] (one for each entry of `axis`, C = its size); with a block_size, one for each block
+    of so many elements along axis: the shape of the codes, but ceil(C / block_size) along axis. zero_point: of the
+    codes' dtype and the scale's shape. axis: not negative, or None. four_bit: "int4" or "uint4" if the codes, held
+    in 8 bits, are such.
 
     Raises ValueError where these do not agree.
     """
@@ -76,7 +77,7 @@ def expand_blocks(values: NDArray[Any], shape: tuple[int, ...], axis: int, block
     return np.repeat(values, block_size, axis=axis).take(np.arange(shape[axis]), axis=axis)
 
 
-def dequantize(q: QuantizedTensor, dtype: DTypeLike = None) -> NDArray[Any]:
+def dequantize(q: QuantizedTensor, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """The values of `q`, of its shape, in its scale's type unless another is given.
 
     In the scale's type it is ONNX DequantizeLinear bit for bit: the integer difference is rounded to that type (only

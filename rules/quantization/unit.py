@@ -76,8 +76,8 @@ def quantize_unit(
     channel of zeros takes a scale that suits its bias (`bias_only_scale`), without a bias that of
     `idle_scale`.
 
-    Raises NotQuantizable: an element is not finite or too large, b has no shape that fits, no scale works. ValueError for
-    blocks.
+    Raises NotQuantizable: an element is not finite or too large, b has no shape that fits, no scale works.
+    ValueError for blocks.
     """
     if scheme.granularity == "block":
         raise ValueError("a unit's bias has no scale under blocks: quantize_weight takes the weight alone")

@@ -6,9 +6,7 @@ over. Each becomes rows of a matrix for the search, and comes back as scales of 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,9 +60,7 @@ def quantize_symmetric(w: NDArray[Any], axis: int | None) -> QuantizedTensor:
     return QuantizedTensor(codes, scale, np.zeros(scale.shape, np.int8), axis)
 
 
-def quantize_with_scale(
-    w: NDArray[Any], scale: ArrayLike, axis: int | None, *, alpha: float = 1.0
-) -> QuantizedTensor:
+def quantize_with_scale(w: NDArray[Any], scale: ArrayLike, axis: int | None, *, alpha: float = 1.0) -> QuantizedTensor:
     """int8 codes `clip(rint(alpha * w / scale), -127, 127)` with zero point 0, for a given scale.
 
     w: finite floats of any shape. scale: float32, positive and finite, shape [] or [C] along `axis`. A factor
@@ -140,8 +136,7 @@ def codes_of(
     codes = np.empty(w.shape, scheme.dtype)
     rows = Rows(w.shape, channel_axis, repeat)
     work = working_type(w, alpha)
-
-    def work_on(block: slice) -> None:
+    for block in rows.blocks():
         part = rows.part(w, block)
         of_block = slice(None) if axis is None else block
         per_row = np.repeat(scale.reshape(-1)[of_block], rows.groups if axis is not None else 1).astype(work)
@@ -158,25 +153,10 @@ def codes_of(
         if zero.any():
             found += zero[:, None, None]
         rows.put(found.astype(scheme.dtype), codes, block)
-
-    _for_each(work_on, rows.blocks())
     return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
 
 
-def _for_each(work: Callable[[slice], None], blocks: list[slice]) -> None:
-    """The work on every block, on all processors: blocks are independent, and numpy works outside the interpreter's lock."""
-    workers = min(len(blocks), os.cpu_count() or 1, 8)
-    if workers < 2:
-        for block in blocks:
-            work(block)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, blocks))
-
-
-def _balance(
-    steps: NDArray[Any], found: NDArray[Any], moments: InputMoments, limits: Any, free: Any
-) -> None:
+def _balance(steps: NDArray[Any], found: NDArray[Any], moments: InputMoments, limits: Any, free: Any) -> None:
     """`balance` of the free rows."""
     low, high = (None, None) if limits is None else limits
     if isinstance(free, slice):
@@ -202,8 +182,8 @@ def quantize_weight(
     """Codes and scales of a float weight, without a bias to care for.
 
     axis: the output channels (may be negative), None where there are none. block_axis: with blocks, the axis that they
-    divide. allowed: with search "auto", other schemes to choose from: where w lies on no grid of `scheme`, the one of least
-    squared error is taken, the first of equals.
+    divide. allowed: with search "auto", other schemes to choose from: where w lies on no grid of `scheme`, the one
+    of least squared error is taken, the first of equals.
 
     Raises NotQuantizable as `quantize_symmetric`, ValueError if a block axis is missing.
     """
@@ -248,7 +228,8 @@ def _squared_error(w: NDArray[Any], q: QuantizedTensor) -> float:
 def _quantize_blocks(
     w: NDArray[Any], scheme: Scheme, block_axis: int | None, moments: InputMoments | None
 ) -> QuantizedTensor:
-    """One scale for each block of block_size elements along block_axis, the last one shorter; each balanced by itself."""
+    """One scale for each block of block_size elements along block_axis, the last one shorter; each balanced by
+    itself."""
     if block_axis is None or w.ndim < 2:
         raise NotQuantizable("blocks need an axis that is summed over")
     block_axis %= w.ndim
@@ -268,8 +249,8 @@ def _quantize_blocks(
         rows, scale, scales.zero_point, 0, scheme, channel_axis=0, moments=moments, fixed=scales.on_grid
     ).codes
     codes = np.moveaxis(flat.reshape(*lead, -1)[..., :size], -1, block_axis)
-    parts = (np.moveaxis(v.reshape(*lead, blocks), -1, block_axis) for v in (scale, scales.zero_point))
-    four_bit = scheme.weight_type if scheme.weight_type.endswith("int4") else None
-    return QuantizedTensor(
-        np.ascontiguousarray(codes), *map(np.ascontiguousarray, parts), block_axis, scheme.block_size, four_bit
+    scale, zero_point = (
+        np.ascontiguousarray(np.moveaxis(v.reshape(*lead, blocks), -1, block_axis)) for v in (scale, scales.zero_point)
     )
+    four_bit = scheme.weight_type if scheme.weight_type.endswith("int4") else None
+    return QuantizedTensor(np.ascontiguousarray(codes), scale, zero_point, block_axis, scheme.block_size, four_bit)

@@ -337,7 +337,11 @@ def test_a_bias_that_widens_the_product_stays() -> None:
 
 
 def test_a_product_that_others_read_stays() -> None:
-    unchanged(parse(gemm_text("[4]", more=", float[2,4] p")), matmul_add_to_gemm, "product is also a graph output")
+    unchanged(
+        parse(gemm_text("[4]", more=", float[2,4] p")),
+        matmul_add_to_gemm,
+        "the output of the MatMul is also a graph output",
+    )
 
 
 def test_a_product_of_rank_three_is_no_match() -> None:

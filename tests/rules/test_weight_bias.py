@@ -288,10 +288,10 @@ def test_the_axis_of_a_bias_is_that_of_its_own_node() -> None:
             d = DequantizeLinear(x, s, z) bd = DequantizeLinear<axis = 1>(bq, bs) m = Gemm(d, w, bd)
             y = QuantizeLinear(m, s2, z)
         }"""
-    held = tensors(rewriter.apply(parser.parse_model(text), rules.weight_bias))
-    name = next(n for n, a in held.items() if a.dtype == np.int32 and n != "bq")
-    scale = next(a for n, a in held.items() if n.startswith("b") and n.endswith("scale") and a.dtype == np.float32)
-    real = held[name].astype(np.float64) * scale
+    result = rewriter.apply(parser.parse_model(text), rules.weight_bias)
+    gemm = next(n for n in result.graph.node if n.op_type == "Gemm")
+    codes, scale = (tensors(result)[v] for n in result.graph.node if gemm.input[2] in n.output for v in n.input)
+    real = codes.astype(np.float64) * scale
     assert np.abs(real - np.array([[1.0, 4.0], [3.0, 8.0]])).max() <= scale.max()
 
 

@@ -1,16 +1,16 @@
 """Balanced rounding: a few codes go to their second nearest neighbour, so that the errors of a channel cancel.
 
-Rounding to nearest makes each error small and forgets that a unit adds them up: with inputs of mean m and deviation d the
-expected square of the output's error is d^2 sum e^2 + m^2 (sum e)^2 (`moments`), and after a Relu the second term rules.
-Moving an element to its other neighbour changes the sum by one step and costs 1 - 2|e| in the squares: almost nothing
-near a tie. So in each kernel slice, then in each channel, the elements nearest to a tie are flipped while that lowers
-the expected error. This is the scheme of SQuant (Guo et al., ICLR 2022, arXiv 2202.07471) with its two fixed orders of
-precedence replaced by what the terms weigh.
+Rounding to nearest makes each error small and forgets that a unit adds them up: with inputs of mean m and deviation
+d the expected square of the output's error is d^2 sum e^2 + m^2 (sum e)^2 (`moments`), and after a Relu the second
+term rules. Moving an element to its other neighbour changes the sum by one step and costs 1 - 2|e| in the squares:
+almost nothing near a tie. So in each kernel slice, then in each channel, the elements nearest to a tie are flipped
+while that lowers the expected error. This is the scheme of SQuant (Guo et al., ICLR 2022, arXiv 2202.07471) with its
+two fixed orders of precedence replaced by what the terms weigh.
 
-Both stages are convex: the k-th best flip gains less than the one before, so taking flips while they gain is the optimum
-of a stage. A channel whose two-term objective did not fall by more than float32 can tell goes back to nearest, so
-that balanced is never worse. Everything is arithmetic on whole blocks: columns are slices, and a sort sees only
-the candidates.
+Both stages are convex: the k-th best flip gains less than the one before, so taking flips while they gain is the
+optimum of a stage. A channel whose two-term objective did not fall by more than float32 can tell goes back to
+nearest, so that balanced is never worse. Everything is arithmetic on whole blocks: columns are slices, and a sort
+sees only the candidates.
 """
 
 from __future__ import annotations
@@ -166,9 +166,10 @@ def _cheapest(cost: Floats, sums: Floats, common: float) -> Floats:
     """Flat indices into cost [R, L] of what to flip: in each row the cheapest first, while each pays.
 
     The n-th flip changes common * sum^2 by common * (1 - 2 (sum - n + 1)): it pays only for n <= round(sum). So a
-    threshold from a sample of each row leaves a few candidates to sort; a row that runs out of them is done again in full.
+    threshold from a sample of each row leaves a few candidates to sort; a row that runs out of them is done again in
+    full.
     """
-    rows, slices = cost.shape
+    slices = cost.shape[1]
     wanted = np.minimum(np.floor(sums + 0.5), slices)
     if not wanted.any():
         return np.zeros(0, np.intp)

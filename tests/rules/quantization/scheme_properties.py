@@ -1,7 +1,7 @@
 """What must hold under every scheme: functions that judge an implementation given to them, as in `properties`.
 
-The judge is exact arithmetic. A quantizer is a function (w, axis, scheme, moments) -> QuantizedTensor; w is [C, K], or has a
-kernel, with its output channels along axis.
+The judge is exact arithmetic. A quantizer is a function (w, axis, scheme, moments) -> QuantizedTensor; w is [C, K],
+or has a kernel, with its output channels along axis.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def elements_are_near(
 ) -> None:
     """Items 1 to 6 and 16: codes in range, one of the two neighbours (the nearer one without moments), zero exact.
 
-    |w - w'| <= s (s/2 for nearest) + u |w| + v |q| s with u the rounding of the division and v that of the scale's type.
+    |w - w'| <= s (s/2 for nearest) + u |w| + v |q| s with u the rounding of the division and v that of the scale's
+    type.
     """
     q = quantize(w, axis, scheme, moments)
     low, high = scheme.code_range
@@ -47,7 +48,8 @@ def elements_are_near(
     back = exact(dequantize(q).astype(np.float64))
     for value, got, step, s in zip(exact(w), back, steps(q), scales(q), strict=True):
         assert s >= (TINY if scheme.scale_type != "float16" else Fraction(1, 2**24))
-        assert abs(value - got) <= reach * s + u * abs(value) + v * abs(step) * s + least
+        rounded = v if abs(step) <= 1 / v else 2 * v + v * v  # the integer is rounded to the type too
+        assert abs(value - got) <= reach * s + u * abs(value) + rounded * abs(step) * s + least
         assert value != 0 or (got == 0 and step == 0)
     if reach != 1:
         for value, got, bound in zip(exact(w), back, exact(element_bound(w, q)), strict=True):
@@ -61,9 +63,7 @@ def objective(values: list[Fraction], codes: list[int], s: Fraction, moments: In
     return d**2 * sum((e * e for e in errors), Fraction(0)) + m**2 * sum(errors, Fraction(0)) ** 2
 
 
-def balanced_is_no_worse(
-    balance: Callable[..., None], w: Array, scale: Array, moments: InputMoments
-) -> None:
+def balanced_is_no_worse(balance: Callable[..., None], w: Array, scale: Array, moments: InputMoments) -> None:
     """Item 16, w [R, L, k] held by scale [R]: per channel no worse than nearest, and only the two neighbours."""
     position = w / scale[:, None, None]
     codes = np.rint(position)
@@ -91,9 +91,7 @@ def search_is_no_worse(quantize: Quantizer, w: Array, axis: int | None, scheme: 
     errors = []
     for q in (found, base):
         per = np.zeros(q.codes.shape, object)
-        flat = [
-            (value - step * s) ** 2 for value, step, s in zip(exact(w), steps(q), scales(q), strict=True)
-        ]
+        flat = [(value - step * s) ** 2 for value, step, s in zip(exact(w), steps(q), scales(q), strict=True)]
         per.reshape(-1)[:] = flat
         others = tuple(i for i in range(w.ndim) if axis is None or i != axis)
         errors.append(np.atleast_1d(per.sum(axis=others)))
@@ -136,7 +134,9 @@ def codes_come_back(quantize: Quantizer, w: Array, axis: int | None, scheme: Sch
 def pairs_do_not_saturate(quantize: Quantizer, w: Array, axis: int | None, scheme: Scheme) -> None:
     """Reduced range: no two products of 255 and a code (of signed storage) leave int16."""
     q = quantize(w, axis, scheme, None)
-    codes = sorted((abs(int(c)) for c in q.codes.reshape(-1)), reverse=True)[:2] if scheme.is_signed else [
-        max((abs(s) for s in steps(q)), default=0)
-    ] * 2
+    codes = (
+        sorted((abs(int(c)) for c in q.codes.reshape(-1)), reverse=True)[:2]
+        if scheme.is_signed
+        else [max((abs(s) for s in steps(q)), default=0)] * 2
+    )
     assert 255 * sum(codes) <= 2**15 - 1

@@ -1,4 +1,5 @@
-"""Biases in exact arithmetic: requantized from integers, beside zero channels, under other types; and hardware guards."""
+"""Biases in exact arithmetic: requantized from integers, beside zero channels, under other types; and hardware
+guards."""
 
 from __future__ import annotations
 
@@ -140,3 +141,13 @@ def test_weight_bias_refuses(options: dict[str, Any], named: str) -> None:
 
     with pytest.raises(ValueError, match=named):
         rules.WeightBias(**options)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("moments", [None, InputMoments(1.0, 1.0)])
+def test_weights_of_other_float_types(dtype: Any, moments: InputMoments | None) -> None:
+    w = np.random.default_rng(4).normal(size=(3, 50)).astype(dtype)
+    q = qu.quantize_weight(w, 0, Scheme(), moments=moments)
+    step = q.scale.astype(float)[:, None]
+    error = np.abs(w.astype(float) - q.codes * step)
+    assert np.all(error <= step * (0.5 if moments is None else 1.0) * (1 + 1e-4))

@@ -175,7 +175,7 @@ def q_again(back: Array, q: qu.QuantizedTensor) -> Array:
 
 def truncated(back: Array, q: qu.QuantizedTensor) -> Array:
     s = q.scale if q.axis is None else q.scale.reshape([-1 if i == q.axis else 1 for i in range(back.ndim)])
-    return np.trunc(back / s).astype(np.int8)
+    return np.asarray(np.trunc(back / s), np.int8)
 
 
 def coarser(q: qu.QuantizedTensor) -> qu.QuantizedTensor:

@@ -35,6 +35,15 @@ def with_codes(change: Any) -> prop.Quantizer:
     return quantize
 
 
+def lowest(codes: Array, w: Array) -> Array:
+    return np.where(codes == codes.min(), -128, codes)
+
+
+def narrower(w: Array, axis: int | None, scheme: Scheme, moments: InputMoments | None) -> QuantizedTensor:
+    q = right(w, axis, scheme, moments)
+    return replace(q, scale=np.asarray(q.scale.astype(float) * 0.97).astype(q.scale.dtype))
+
+
 def with_scheme(**options: Any) -> prop.Quantizer:
     """As if the scheme had said something else."""
     return lambda w, axis, scheme, moments: right(w, axis, replace(scheme, **options), moments)
@@ -75,7 +84,9 @@ def always_mse_half(w: Array, axis: int | None, scheme: Scheme, moments: InputMo
     if scheme.search == "minmax":
         return q
     halved = np.asarray(q.scale / F(2))
-    return replace(qu.quantize_with_scale(w, halved, axis), codes=np.clip(q.codes.astype(int) * 2, -127, 127).astype(np.int8))
+    return replace(
+        qu.quantize_with_scale(w, halved, axis), codes=np.clip(q.codes.astype(int) * 2, -127, 127).astype(np.int8)
+    )
 
 
 weights: list[Array] = [_rng.normal(size=(3, 30)).astype(F) for _ in range(5)]
@@ -102,13 +113,13 @@ signs = [(w, 0, None) for w in weights]
 
 FAULTS = [
     Fault("truncated", prop.elements_are_near, right, with_codes(lambda c, w: np.trunc(c * 0.99)), near),
-    Fault("codes out of range", prop.elements_are_near, right, with_codes(lambda c, w: np.where(c == c.min(), -128, c)), near[:5]),
+    Fault("codes out of range", prop.elements_are_near, right, with_codes(lowest), near[:5]),
     Fault("zero point moved", prop.elements_are_near, right, with_codes(lambda c, w: np.clip(c + 1, -127, 127)), near),
     Fault(
         "clipped under a smaller scale",
         prop.elements_are_near,
         right,
-        lambda w, a, s, m: replace((q := right(w, a, s, m)), scale=np.asarray(q.scale.astype(float) * 0.97).astype(q.scale.dtype)),
+        narrower,
         half,
     ),
     Fault(

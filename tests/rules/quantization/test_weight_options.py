@@ -1,4 +1,5 @@
-"""The options of `WeightBias` on whole models: valid files that ONNX Runtime runs, near the numbers of the input file."""
+"""The options of `WeightBias` on whole models: valid files that ONNX Runtime runs, near the numbers of the input
+file."""
 
 from __future__ import annotations
 
