@@ -6,6 +6,7 @@ model = rewriter.apply(onnx.load("model.onnx"), rules.weight_bias)
 
 from rewriter.api import Reading, Result, apply, find, read, run
 from rewriter.engine.match import Match
+from rewriter.engine.pool import Unshared
 from rewriter.engine.views import Neighbours, Node, Value
 from rewriter.errors import Decline, ModelError, NoMatch, RewriterError, RuleError
 from rewriter.report import Declined, Report, Rewrite
@@ -27,6 +28,7 @@ __all__ = [
     "Rule",
     "RuleError",
     "RuleSet",
+    "Unshared",
     "Value",
     "apply",
     "find",

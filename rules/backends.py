@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rules.qdq_unit.unit import Unit
 
-CHANNEL, TENSOR = "channel", "tensor"
+CHANNEL, TENSOR, AXIS_0 = "channel", "tensor", "channel if that is axis 0"
 EVERYWHERE: Mapping[str, str] = dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), CHANNEL)
 
 
@@ -37,11 +37,13 @@ class Backend:
         name: how options name it.
         source: where its facts are written.
         activations: element types that x and y may have; None for any.
-        granularity: per op, "channel" (a weight scale per output channel) or "tensor"; an op that is missing has no
-            integer kernel.
+        granularity: per op, "channel" (a weight scale per output channel), "tensor", or per channel only where the
+            channels lie along axis 0; an op that is missing has no integer kernel.
+        weight_types: types of a weight that is quantized already, with zero point 0; None for any.
         bias: "int32" at the scale x_scale * w_scale, "float", or "int8" with a power-of-two scale of its own.
         shares_constants: whether two units may read one bias initializer.
         power_of_two: whether all scales must be powers of two.
+        htp_guards: whether scales and bias must pass Qualcomm's guards (`quantization.htp_refuses`).
         facts: what else it needs.
     """
 
@@ -49,10 +51,17 @@ class Backend:
     source: str
     activations: tuple[str, ...] | None = None
     granularity: Mapping[str, str] = field(default_factory=lambda: EVERYWHERE)
+    weight_types: tuple[str, ...] | None = None
     bias: str = "int32"
     shares_constants: bool = True
     power_of_two: bool = False
+    htp_guards: bool = False
     facts: tuple[Fact, ...] = ()
+
+    def granularity_of(self, op: str, axis: int | None) -> str:
+        """How the weight of an op may be scaled, its output channels lying along `axis`."""
+        found = self.granularity.get(op, CHANNEL)
+        return found if found != AXIS_0 else CHANNEL if axis == 0 else TENSOR
 
     def why_not(self, unit: Unit) -> str | None:
         """The first fact that the unit misses, as a sentence; None if it runs as an integer kernel."""
@@ -139,9 +148,11 @@ QNN_SOURCE = "Qualcomm AI Engine Direct, operator definitions of the HTP backend
 QNN = Backend(
     "qnn",
     QNN_SOURCE,
+    weight_types=("int8",),
     activations=("uint8", "uint16"),
     granularity={"Conv": CHANNEL, "ConvTranspose": CHANNEL, "Gemm": TENSOR, "MatMul": TENSOR},
     shares_constants=False,
+    htp_guards=True,
     facts=(
         SAME_TYPE,
         CONSTANT_BIAS,
@@ -161,10 +172,16 @@ def bias_is_row(shape: tuple[int, ...]) -> bool:
 TENSORRT = Backend(
     "tensorrt",
     "NVIDIA TensorRT developer guide, working with quantized types",
+    weight_types=("int8",),
     activations=("int8",),
     granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": CHANNEL, "MatMul": CHANNEL},
     bias="float",
     facts=(
+        Fact(
+            lambda u: not u.bias_is_quantized,
+            lambda u: "tensorrt takes float biases only, this one is quantized",
+            "NVIDIA TensorRT developer guide, explicit quantization",
+        ),
         Fact(
             lambda u: u.x_zero_point == 0 and u.y_zero_point == 0,
             lambda u: f"tensorrt takes zero points of 0 only, they are {u.x_zero_point} and {u.y_zero_point}",
@@ -176,6 +193,7 @@ TENSORRT = Backend(
 OPENVINO = Backend(
     "openvino",
     "OpenVINO, low precision transformations",
+    weight_types=("int8",),
     activations=("uint8", "int8"),
 )
 
@@ -183,6 +201,7 @@ VITIS_SOURCE = "AMD Vitis AI / Quark, XINT8 configuration"
 VITIS_AI = Backend(
     "vitis-ai",
     VITIS_SOURCE,
+    weight_types=("int8",),
     activations=("int8", "uint8"),
     granularity=dict.fromkeys(EVERYWHERE, TENSOR),
     bias="int8",
@@ -200,6 +219,7 @@ VITIS_AI = Backend(
 NNAPI = Backend(
     "nnapi",
     "Android NNAPI, operand and operation definitions",
+    weight_types=("int8",),
     activations=("uint8",),
     granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
     facts=(CONSTANT_BIAS,),
@@ -208,20 +228,19 @@ NNAPI = Backend(
 XNNPACK = Backend(
     "xnnpack",
     "XNNPACK, subgraph operator checks",
+    weight_types=("int8",),
     activations=("int8",),
-    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
+    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": AXIS_0, "MatMul": TENSOR},
     facts=(CONSTANT_BIAS,),
 )
 
 TFLITE = Backend(
     "tflite",
     "LiteRT 8-bit quantization specification",
+    weight_types=("int8",),
     activations=("int8",),
-    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
+    granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": AXIS_0, "MatMul": TENSOR},
     facts=(CONSTANT_BIAS,),
 )
 
-BACKENDS = {
-    one.name: one
-    for one in (GENERIC, ONNXRUNTIME, QNN, TENSORRT, OPENVINO, VITIS_AI, NNAPI, XNNPACK, TFLITE)
-}
+BACKENDS = {one.name: one for one in (GENERIC, ONNXRUNTIME, QNN, TENSORRT, OPENVINO, VITIS_AI, NNAPI, XNNPACK, TFLITE)}

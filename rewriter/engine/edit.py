@@ -36,6 +36,7 @@ class New:
 
     wish: str
     id: int = 0
+    shared: bool = True
     node: PlannedNode | None = None
 
 
@@ -308,7 +309,7 @@ class Edit:
                 handle = NewNode(table.fresh_node_name(made.wish), {"value": tensor})
                 effect.added.append(table.add_node("Constant", [], [made.id], handle, scope, scope.first))
             else:
-                made.id, is_new = share.constant(table, scope, tensor, made.wish)
+                made.id, is_new = share.constant(table, scope, tensor, made.wish, made.shared)
                 if is_new:
                     effect.initializers.append(made.id)
         taken = self.take_over()

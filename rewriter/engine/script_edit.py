@@ -17,6 +17,7 @@ from rewriter import schemas
 from rewriter.compiler.edits import EditScript, Kept, is_same_parameter
 from rewriter.engine.edit import Edit, New, Operand
 from rewriter.engine.match import Match, flat
+from rewriter.engine.pool import Unshared
 from rewriter.engine.types import type_of
 from rewriter.engine.views import Value
 from rewriter.errors import Decline
@@ -120,6 +121,10 @@ class _ScriptEdit:
             if np.asarray(value).dtype.kind == "O":
                 raise self.edit.error(f"the callback returned an array of Python objects for {name!r}")
             return self.edit.constant(np.asarray(value), self.wish(name))
+        if isinstance(value, Unshared):
+            made = self.edit.constant(value.array, self.wish(name))
+            made.shared = False
+            return made
         if isinstance(value, ir.TensorProtocol):
             return self.edit.constant(value, self.wish(name))
         raise self.edit.error(

@@ -12,10 +12,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rewriter import Decline, Match, NoMatch, Value
+from rewriter import Decline, Match, NoMatch, Unshared, Value
 from rules import quantization as qm
+from rules.backends import GENERIC, TENSOR, Backend, is_power_of_two
 from rules.qdq_unit.input_moments import input_moments
-from rules.qdq_unit.unit import FLOAT32, input_scale, per_channel_possible, scale_repeats, type_name, weight_axis
+from rules.qdq_unit.unit import (
+    FLOAT32,
+    input_scale,
+    per_channel_possible,
+    scalar,
+    scale_repeats,
+    type_name,
+    weight_axis,
+    zero_point,
+)
 
 Returned = dict[str, Any]
 T = TypeVar("T")
@@ -78,9 +88,7 @@ def dequantized_bias(m: Match) -> qm.BiasValues:
         raise NoMatch
     held = 0 if zero is None else zero.numpy()
     axis = bias_axis_of(m, codes)
-    return named(
-        f"bias {m.value('b_q').name!r}", lambda: qm.BiasValues.of_codes(codes, scale.numpy(), held, axis=axis)
-    )
+    return named(f"bias {m.value('b_q').name!r}", lambda: qm.BiasValues.of_codes(codes, scale.numpy(), held, axis=axis))
 
 
 def bias_axis_of(m: Match, codes: np.ndarray) -> int:
@@ -103,8 +111,9 @@ def complete_unit(
     factors: Factors = Factors(),
     bias: bool = True,
     scheme: qm.Scheme = qm.Scheme(),
+    backend: Backend = GENERIC,
 ) -> Returned:
-    """Weight, and bias if there is one, of a unit whose weight is float."""
+    """Weight, and bias if there is one, of a unit whose weight is float, in the form that the backend takes."""
     node = m.node(core)
     x_scale = input_scale(m)
     weight = m.value("w")
@@ -112,8 +121,11 @@ def complete_unit(
     b = bias_values(m) if bias else None
     require_opset(m, scheme)
     axis = weight_axis(node, w.ndim)
-    if not per_channel_possible(m) and scheme.granularity == "channel":
+    whole = not per_channel_possible(m) or backend.granularity_of(node.op_type, axis) == TENSOR
+    if whole and scheme.granularity == "channel":
         scheme = replace(scheme, granularity="tensor")
+    if backend.power_of_two:
+        scheme = replace(scheme, power_of_two=True)
     moments = input_moments(m, x_scale, w.shape)
     repeat = 1 if axis is None else scale_repeats(node)
     if scheme.granularity == "block":
@@ -122,7 +134,7 @@ def complete_unit(
         weight_or_bias(weight, m, b),
         lambda: qm.quantize_unit(
             w,
-            b,
+            b if backend.bias == "int32" else None,
             x_scale,
             axis=axis,
             scheme=scheme,
@@ -132,12 +144,45 @@ def complete_unit(
             repeat=repeat,
         ),
     )
-    note_unit(m, node.op_type, weight.name, unit.weight, unit.bias, unit.raised)
+    held = unit.bias
+    if backend.bias == "int8":
+        held = shifted_bias(m, None if b is None else b.times(factors.beta), x_scale, unit.weight.scale)
+    guard(m, backend, x_scale, unit.weight.scale, held)
+    note_unit(m, node.op_type, weight.name, unit.weight, held, unit.raised)
     m.note(on_grid=unit.on_grid)
     returned = weight_tensors(unit.weight)
     if bias:
-        returned |= bias_tensors(unit.bias, "b_scale")
+        returned |= bias_tensors(held, "b_scale", backend)
     return returned
+
+
+def shifted_bias(
+    m: Match, b: qm.BiasValues | None, x_scale: np.float32, w_scale: np.ndarray
+) -> qm.QuantizedTensor | None:
+    """An int8 bias at a power-of-two scale of its own, after checking that the unit's shifts are in range."""
+    y_scale = scalar(m.value("y_scale"))
+    if y_scale is None:
+        raise Decline("the output's scale is no constant")
+    values = np.zeros(1) if b is None else b.number * b.unit
+    found = named("the unit", lambda: qm.power_of_two_bias(values, float(x_scale), float(w_scale.max()), y_scale))
+    return None if b is None else found.bias
+
+
+def guard(
+    m: Match, backend: Backend, x_scale: np.float32, w_scale: np.ndarray, bias: qm.QuantizedTensor | None
+) -> None:
+    """Decline where the backend would not requantize rightly."""
+    if not backend.htp_guards:
+        return
+    y_scale, y_zero = scalar(m.value("y_scale")), zero_point(m.maybe("y_zp"))
+    if y_scale is None or y_zero is None:
+        raise Decline("the output's scale and zero point are no constants")
+    grouped = bias is not None and bias.scale.shape != w_scale.shape
+    scales = w_scale if bias is None or not grouped else np.tile(w_scale, bias.scale.size // max(1, w_scale.size))
+    codes = None if bias is None else bias.codes
+    reason = qm.htp_refuses(x_scale, scales, y_scale, y_zero, codes)
+    if reason is not None:
+        raise Decline(f"{backend.name}: {reason}")
 
 
 def complete_blocks(
@@ -173,22 +218,25 @@ def weight_or_bias(weight: Value, m: Match, b: qm.BiasValues | None) -> str:
     return f"weight {weight.name!r}" if b is None else f"weight {weight.name!r} and its bias"
 
 
-def bias_tensors(bias: qm.QuantizedTensor | None, scale: str) -> Returned:
+def bias_tensors(bias: qm.QuantizedTensor | None, scale: str, backend: Backend) -> Returned:
     if bias is None:
         return {"b_quantized": None, scale: None, "bias_axis": None}
-    return {"b_quantized": bias.codes, scale: bias.scale, "bias_axis": bias.axis}
+    codes = bias.codes if backend.shares_constants else Unshared(bias.codes)
+    return {"b_quantized": codes, scale: bias.scale, "bias_axis": bias.axis}
 
 
-def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned:
+def complete_bias(m: Match, core: str, factors: Factors = Factors(), backend: Backend = GENERIC) -> Returned:
     """The bias of a unit whose weight is quantized already: float, or quantized at another scale."""
     node = m.node(core)
     x_scale = input_scale(m)
     w_scale = quantized_weight_scale(m, core)
+    require_weight(m, core, backend, w_scale)
     if factors.alpha < 0:
         raise Decline(f"alpha is {factors.alpha}: a negative factor cannot be folded into the weight's scale")
     scale = np.asarray(w_scale.astype(np.float64) * factors.alpha, np.float32)
     if m["b_q"] is not None:
-        if factors == Factors() and is_right(m, x_scale, scale, scale_repeats(node)):
+        right = stands_alone(m) if backend.bias == "int8" else is_right(m, x_scale, scale, scale_repeats(node))
+        if factors == Factors() and right:
             raise NoMatch
         name = m.value("b_q").name
     else:
@@ -196,16 +244,49 @@ def complete_bias(m: Match, core: str, factors: Factors = Factors()) -> Returned
     b = bias_values(m)
     assert b is not None
     repeat = scale_repeats(node) if scale.ndim else 1
-    bias = named(
-        f"bias {name!r}", lambda: qm.quantize_bias_for(b, x_scale, scale, beta=factors.beta, repeat=repeat)
-    )
+    bias: qm.QuantizedTensor | None
+    if backend.bias == "int8":
+        bias = shifted_bias(m, b.times(factors.beta), x_scale, scale)
+    else:
+        bias = named(
+            f"bias {name!r}", lambda: qm.quantize_bias_for(b, x_scale, scale, beta=factors.beta, repeat=repeat)
+        )
+    assert bias is not None
+    guard(m, backend, x_scale, scale, bias)
     m.note(op=node.op_type, bias=name, bias_shape=list(bias.codes.shape))
-    return bias_tensors(bias, "b_new_scale")
+    return bias_tensors(bias, "b_new_scale", backend)
+
+
+def require_weight(m: Match, core: str, backend: Backend, w_scale: np.ndarray) -> None:
+    """Decline a weight that is quantized already, in a form that the backend does not take."""
+    if backend is GENERIC:
+        return
+    weight, zero = m.value("w_q"), m.maybe("w_zp")
+    axis = weight_axis(m.node(core), len(weight.shape or ()))
+    if w_scale.size > 1 and backend.granularity_of(m.node(core).op_type, axis) == TENSOR:
+        raise Decline(
+            f"{backend.name} takes one scale for the weight of this {m.node(core).op_type}; it has one per channel"
+        )
+    if backend.power_of_two and not all(is_power_of_two(float(s)) for s in w_scale.reshape(-1)):
+        raise Decline(f"{backend.name} takes power-of-two scales only; that of the weight is none")
+    if backend.weight_types is not None:
+        if type_name(weight) not in backend.weight_types:
+            raise Decline(
+                f"{backend.name} takes {' or '.join(backend.weight_types)} weights, this one is {type_name(weight)}"
+            )
+        if zero is not None and not (zero.is_constant and not zero.numpy().any()):
+            raise Decline(f"{backend.name} takes weights with zero point 0 only")
 
 
 def folded_scale(m: Match) -> np.ndarray:
     """The scale of a Gemm's quantized weight with alpha folded in, rounded once to float32."""
     return np.asarray(m.array("w_scale").astype(np.float64) * m.attribute("alpha"), np.float32)
+
+
+def stands_alone(m: Match) -> bool:
+    """Whether an existing bias is int8 at a power-of-two scale."""
+    scale = scalar(m.value("b_scale"))
+    return type_name(m.value("b_q")) == "int8" and is_power_of_two(scale)
 
 
 def is_right(m: Match, x_scale: np.float32, w_scale: np.ndarray, repeat: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rewriter import Decline, Match, NoMatch, RuleSet, rule
 from rules import quantization as qm
-from rules.backends import BACKENDS
+from rules.backends import BACKENDS, Backend
 from rules.qdq_unit import patterns as p
 from rules.qdq_unit import weight_only as alone
 from rules.qdq_unit.complete import Factors, Returned, complete_bias, complete_unit, folded_scale
@@ -23,11 +23,12 @@ GEMM_BIAS: list[Any] = [p.gemm_float_bias, p.gemm_quantized_bias]
 
 def own(rules: Any) -> bool:
     """Weight and bias, in numbers of our own."""
-    return bool(rules.scheme != "onnxruntime" and rules.bias and rules.granularity != "block")
+    wanted = rules.bias and rules.granularity != "block" and rules.target.bias != "float"
+    return bool(rules.scheme != "onnxruntime" and wanted)
 
 
 def weight_alone(rules: Any) -> bool:
-    """The bias stays: it is not wanted, or has no scale because the weight is in blocks."""
+    """The bias stays: it is not wanted, the backend takes it as float, or it has no scale (a weight in blocks)."""
     return bool(rules.scheme != "onnxruntime" and not own(rules))
 
 
@@ -91,9 +92,14 @@ class WeightBias(RuleSet):
             rounding=self.rounding,
         )
 
+    @property
+    def target(self) -> Backend:
+        """The backend's facts."""
+        return BACKENDS[self.backend]
+
     def require(self, m: Match, core: str) -> None:
         """Decline what the backend would not run as an integer kernel."""
-        reason = BACKENDS[self.backend].why_not(describe(m, core))
+        reason = self.target.why_not(describe(m, core))
         if reason is not None:
             raise Decline(reason)
 
@@ -102,28 +108,28 @@ class WeightBias(RuleSet):
     @rule(p.conv_float_weight, p.conv_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def conv(self, m: Match) -> Returned:
         """Conv and ConvTranspose: the weight, and a constant bias."""
-        returned = complete_unit(m, "conv", scheme=self.weights)
+        returned = complete_unit(m, "conv", scheme=self.weights, backend=self.target)
         self.require(m, "conv")
         return returned
 
     @rule(p.gemm_float_weight, p.gemm_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def gemm(self, m: Match) -> Returned:
         """Gemm: the weight with alpha, and a constant bias with beta, folded in."""
-        returned = complete_unit(m, "gemm", Factors.of(m), scheme=self.weights)
+        returned = complete_unit(m, "gemm", Factors.of(m), scheme=self.weights, backend=self.target)
         self.require(m, "gemm")
         return returned | folded(m)
 
     @rule(p.matmul_float_weight, p.matmul_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def matmul(self, m: Match) -> Returned:
         """MatMul: the weight."""
-        returned = complete_unit(m, "matmul", bias=False, scheme=self.weights)
+        returned = complete_unit(m, "matmul", bias=False, scheme=self.weights, backend=self.target)
         self.require(m, "matmul")
         return returned
 
     @rule(p.matmul_add_float_weight, p.matmul_add_quantized, inherit=NEW_DQ, opset=OPSETS, enabled=own)
     def matmul_add(self, m: Match) -> Returned:
         """MatMul with a constant Add: the weight, and the constant as bias; the Add stays."""
-        returned = complete_unit(m, "matmul", scheme=self.weights)
+        returned = complete_unit(m, "matmul", scheme=self.weights, backend=self.target)
         self.require(m, "matmul")
         return returned
 
@@ -132,14 +138,16 @@ class WeightBias(RuleSet):
     @rule(p.conv_runtime_bias, p.conv_quantized_weight, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def conv_weight(self, m: Match) -> Returned:
         """Conv and ConvTranspose whose bias is known only at run time: the weight alone."""
-        returned = complete_unit(m, "conv", bias=False, scheme=self.weights)
+        returned = complete_unit(m, "conv", bias=False, scheme=self.weights, backend=self.target)
         self.require(m, "conv")
         return returned
 
     @rule(p.gemm_runtime_bias, p.gemm_quantized_weight, inherit={"x": "w_dq"}, opset=OPSETS, enabled=own)
     def gemm_weight(self, m: Match) -> Returned:
         """Gemm whose bias is known only at run time: the weight alone, with alpha folded in."""
-        returned = complete_unit(m, "gemm", Factors(float(m.attribute("alpha"))), bias=False, scheme=self.weights)
+        returned = complete_unit(
+            m, "gemm", Factors(float(m.attribute("alpha"))), bias=False, scheme=self.weights, backend=self.target
+        )
         self.require(m, "gemm")
         return returned | {name: one for name, one in folded(m).items() if name == "alpha"}
 
@@ -156,22 +164,26 @@ class WeightBias(RuleSet):
         returned = self.alone(m, "gemm", Factors(float(m.attribute("alpha"))))
         return returned | {"alpha": 1.0 if float(m.attribute("alpha")) != 1 else None}
 
-    @rule(alone.matmul_any_bias, alone.matmul_weight_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=weight_alone)
+    @rule(
+        alone.matmul_any_bias, alone.matmul_weight_quantized, inherit={"x": "w_dq"}, opset=OPSETS, enabled=weight_alone
+    )
     def matmul_alone(self, m: Match) -> Returned:
         """MatMul with bias=False, or in blocks."""
         return self.alone(m, "matmul")
 
     def alone(self, m: Match, core: str, factors: Factors = NO_FACTORS) -> Returned:
-        returned = complete_unit(m, core, factors, bias=False, scheme=self.weights)
+        returned = complete_unit(m, core, factors, bias=False, scheme=self.weights, backend=self.target)
         self.require(m, core)
         return returned | {"block_size": self.block_size or None}
 
     # -- quantized weight --------------------------------------------------------------------------
 
-    @rule([p.conv_float_bias, p.conv_quantized_bias], p.conv_with_bias, inherit={"x": "b_dq"}, opset=OPSETS, enabled=own)
+    @rule(
+        [p.conv_float_bias, p.conv_quantized_bias], p.conv_with_bias, inherit={"x": "b_dq"}, opset=OPSETS, enabled=own
+    )
     def conv_bias(self, m: Match) -> Returned:
         """Conv and ConvTranspose whose weight is quantized: the bias."""
-        returned = complete_bias(m, "conv")
+        returned = complete_bias(m, "conv", backend=self.target)
         self.require(m, "conv")
         return returned
 
@@ -180,7 +192,7 @@ class WeightBias(RuleSet):
         """Gemm whose weight is quantized: the bias."""
         if float(m.attribute("alpha")) != 1:
             raise NoMatch
-        returned = complete_bias(m, "gemm", Factors.of(m))
+        returned = complete_bias(m, "gemm", Factors.of(m), self.target)
         self.require(m, "gemm")
         return returned | folded(m)
 
@@ -190,7 +202,7 @@ class WeightBias(RuleSet):
         scale."""
         if float(m.attribute("alpha")) == 1:
             raise NoMatch
-        returned = complete_bias(m, "gemm", Factors.of(m))
+        returned = complete_bias(m, "gemm", Factors.of(m), self.target)
         self.require(m, "gemm")
         return returned | folded(m) | {"w_new_scale": folded_scale(m)}
 
@@ -203,7 +215,7 @@ class WeightBias(RuleSet):
     )
     def matmul_add_bias(self, m: Match) -> Returned:
         """MatMul whose weight is quantized, with a constant Add: the constant as bias."""
-        returned = complete_bias(m, "matmul")
+        returned = complete_bias(m, "matmul", backend=self.target)
         self.require(m, "matmul")
         return returned
 

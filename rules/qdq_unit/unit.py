@@ -36,6 +36,7 @@ class Unit:
     x_is_paired: bool
     y_is_paired: bool
     bias_is_constant: bool
+    bias_is_quantized: bool
     bias_shape: tuple[int, ...] | None
     x_rank: int | None
     has_add: bool
@@ -118,6 +119,10 @@ def scalar(value: Value) -> float | None:
     return float(held.reshape(-1)[0]) if held.size == 1 else None
 
 
+def is_dequantized(value: Value | None) -> bool:
+    return value is not None and (value.producer_type or "").endswith("DequantizeLinear")
+
+
 def zero_point(value: Value | None) -> int | None:
     """A zero point; 0 where it is absent, None where it is no constant scalar."""
     found = 0.0 if value is None else scalar(value)
@@ -143,7 +148,10 @@ def describe(m: Match, core: str) -> Unit:
         x_is_paired=is_paired(m, x_q) and sole_user(m, x) is not None,
         y_is_paired=y_is_paired(m),
         bias_is_constant=bias is None or bias.is_constant,
-        bias_shape=None if bias is None or bias.shape is None else tuple(d if isinstance(d, int) else 0 for d in bias.shape),
+        bias_is_quantized=("b_q" in m.names and m["b_q"] is not None) or is_dequantized(bias),
+        bias_shape=None
+        if bias is None or bias.shape is None
+        else tuple(d if isinstance(d, int) else 0 for d in bias.shape),
         x_rank=len(x.shape) if "add" in m.names and x.shape is not None else None,
         has_add="add" in m.names,
         activations=tuple(n.op_type for n in activations),
@@ -193,7 +201,9 @@ def is_redundant(node: Node, m: Match) -> bool:
     if floor is None or ceiling is None or scale.shape != () or len(clips) > 1:
         return False
     step = np.float32(scale.numpy())
-    return bool(np.rint(np.float32(floor) / step) + zero <= info.min and np.rint(np.float32(ceiling) / step) + zero >= info.max)
+    return bool(
+        np.rint(np.float32(floor) / step) + zero <= info.min and np.rint(np.float32(ceiling) / step) + zero >= info.max
+    )
 
 
 def clip_bound(node: Node, slot: int, attribute: str) -> float | None:
