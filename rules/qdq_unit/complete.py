@@ -43,6 +43,10 @@ class Factors:
         return Factors(float(m.attribute("alpha")), float(m.attribute("beta")))
 
 
+NO_FACTORS = Factors()
+PLAIN = qm.Scheme()
+
+
 def named(tensor: str, work: Callable[[], T]) -> T:
     """Do the arithmetic; what it refuses is declined with the tensor's name."""
     try:
@@ -108,9 +112,9 @@ def normalized_axis(axis: int, rank: int) -> int:
 def complete_unit(
     m: Match,
     core: str,
-    factors: Factors = Factors(),
+    factors: Factors = NO_FACTORS,
     bias: bool = True,
-    scheme: qm.Scheme = qm.Scheme(),
+    scheme: qm.Scheme = PLAIN,
     backend: Backend = GENERIC,
 ) -> Returned:
     """Weight, and bias if there is one, of a unit whose weight is float, in the form that the backend takes."""
@@ -225,7 +229,7 @@ def bias_tensors(bias: qm.QuantizedTensor | None, scale: str, backend: Backend) 
     return {"b_quantized": codes, scale: bias.scale, "bias_axis": bias.axis}
 
 
-def complete_bias(m: Match, core: str, factors: Factors = Factors(), backend: Backend = GENERIC) -> Returned:
+def complete_bias(m: Match, core: str, factors: Factors = NO_FACTORS, backend: Backend = GENERIC) -> Returned:
     """The bias of a unit whose weight is quantized already: float, or quantized at another scale."""
     node = m.node(core)
     x_scale = input_scale(m)
@@ -322,7 +326,8 @@ def quantized_weight_scale(m: Match, core: str) -> np.ndarray:
     wanted = weight_axis(m.node(core), len(shape))
     if found.ndim != 1 or axis != wanted:
         raise Decline(
-            f"the weight {m.value('w_q').name!r} is quantized along axis {axis}; its output channels lie along axis {wanted}"
+            f"the weight {m.value('w_q').name!r} is quantized along axis {axis}; "
+            f"its output channels lie along axis {wanted}"
         )
     return found
 

@@ -82,7 +82,7 @@ def refuse_overridable(value: Value) -> None:
 
 
 def is_folded(m: Match, value: Value) -> bool:
-    """Whether the value is an initializer by the time the optimizer looks: constant folding comes first, but for Q/DQ."""
+    """Whether the value is an initializer when the optimizer looks: constant folding comes first, but for Q/DQ."""
     refuse_overridable(value)
     producer = m.reads(value).producer
     if producer is None or producer.op_type == "Constant":

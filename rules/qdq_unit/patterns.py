@@ -237,7 +237,8 @@ def conv_with_bias(
 @script(default_opset=op)
 def gemm_float_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional, b: ConstantBias,
-    y_scale: Tensor, y_zp: Optional, alpha: float, beta: float, trans_b: int,
+    y_scale: Tensor, y_zp: Optional,
+    alpha: float, beta: float, trans_b: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
@@ -249,7 +250,8 @@ def gemm_float_bias(
 @script(default_opset=op)
 def gemm_quantized_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
-    b_q: Codes, b_scale: Tensor, b_zp: Optional, y_scale: Tensor, y_zp: Optional, alpha: float, beta: float, trans_b: int,
+    b_q: Codes, b_scale: Tensor, b_zp: Optional, y_scale: Tensor, y_zp: Optional,
+    alpha: float, beta: float, trans_b: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
@@ -262,7 +264,8 @@ def gemm_quantized_bias(
 @script(default_opset=op)
 def gemm_with_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
-    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, alpha: float, beta: float,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int,
+    alpha: float, beta: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
@@ -275,7 +278,8 @@ def gemm_with_bias(
 @script(default_opset=op)
 def gemm_with_bias_and_alpha(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Tensor, w_new_scale: Tensor, w_zp: Optional,
-    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, alpha: float, beta: float,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int,
+    alpha: float, beta: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w_dq = P.Op(w_q, w_new_scale, w_zp, types=DQ)

@@ -50,7 +50,7 @@ class Unit:
 
     @property
     def output_stays_float(self) -> bool:
-        """A MatMul with Add of rank 3 whose Q is not right behind it: ONNX Runtime multiplies in integers to a float output."""
+        """A MatMul and Add of rank 3 with no Q right behind: ONNX Runtime multiplies integers to a float output."""
         return self.has_add and self.x_rank == 3 and (bool(self.activations) or len(self.bias_shape or ()) > 1)
 
     @property
@@ -182,8 +182,8 @@ def y_is_paired(m: Match) -> bool:
 def is_redundant(node: Node, m: Match) -> bool:
     """Whether the output's quantization clips all that a Relu or Clip would, as ONNX Runtime sees it.
 
-    A Relu is redundant where the zero point is the smallest code; a Clip where its bounds quantize to the smallest and the
-    largest code. (onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc; a Clip
+    A Relu is redundant where the zero point is the smallest code; a Clip where its bounds quantize to the smallest and
+    the largest code. (onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc; a Clip
     stays where the scale has shape [1], and so does the first of two: measured with 1.32.)
     """
     zero_point, scale = m.maybe("y_zp"), m.value("y_scale")
