@@ -64,10 +64,7 @@ def measure(row: real_models.Row, complete: Complete) -> Line:
     feeds = real_models.inputs(row)
     reference = outputs(row.path, feeds)
     ours = complete(onnx.load(row.path))
-    pt, pc = (
-        snr(reference, outputs(path, feeds)) if path.is_file() else None
-        for path in map(row.full, ("pt", "pc"))
-    )
+    pt, pc = (snr(reference, outputs(path, feeds)) if path.is_file() else None for path in map(row.full, ("pt", "pc")))
     optimized = sessions.optimized(ours)
     counts = sessions.op_counts(optimized)
     left = sum(counts[op] for op in sessions.LEFT)

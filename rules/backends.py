@@ -102,7 +102,7 @@ ONNXRUNTIME = Backend(
         Fact(
             lambda u: all(u.redundant) or u.output_stays_float,
             lambda u: (
-                "onnxruntime drops a Relu or Clip before a QuantizeLinear only where the quantized range makes it needless; "
+                "onnxruntime drops a Relu or Clip before a QuantizeLinear only where the quantized range covers it; "
                 f"here it is not: {', '.join(n for n, r in zip(u.activations, u.redundant, strict=True) if not r)}"
             ),
             "onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc",
@@ -115,8 +115,8 @@ ONNXRUNTIME = Backend(
         Fact(
             lambda u: u.x_type != "int8" or u.x_is_paired or (u.runs_as_gemm and u.stays_int8),
             lambda u: (
-                "onnxruntime on x86 fuses an int8 input only where it comes from a QuantizeLinear, and neither that nor "
-                "its DequantizeLinear has several consumers; uint8 would fuse (rules.uint8_activations)"
+                "onnxruntime on x86 fuses an int8 input only where it comes from a QuantizeLinear and neither that "
+                "nor its DequantizeLinear has several consumers; uint8 would fuse (rules.uint8_activations)"
             ),
             S8_TO_U8,
         ),

@@ -183,8 +183,8 @@ def is_redundant(node: Node, m: Match) -> bool:
     """Whether the output's quantization clips all that a Relu or Clip would, as ONNX Runtime sees it.
 
     A Relu is redundant where the zero point is the smallest code; a Clip where its bounds quantize to the smallest and
-    the largest code. (onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc; a Clip
-    stays where the scale has shape [1], and so does the first of two: measured with 1.32.)
+    the largest code. (onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc;
+    measured with 1.32: a Clip stays where the scale has shape [1], and so does the first of two.)
     """
     zero_point, scale = m.maybe("y_zp"), m.value("y_scale")
     kind = quantized_type(m, "y_zp", m.root)

@@ -23,10 +23,7 @@ from tests.qdq_unit import OPSETS, OPTIONS, Op, Unit, draw, repair, units
 
 OURS_ALONE = ("WeightBiasQuantization",)
 SINGLE_OPTIONS = [
-    (option, value)
-    for option, values in OPTIONS.items()
-    if option not in ("op", "opset")
-    for value in values[1:]
+    (option, value) for option, values in OPTIONS.items() if option not in ("op", "opset") for value in values[1:]
 ]
 
 
@@ -55,7 +52,7 @@ def no_units(unit: Unit) -> int:
 def has_float(unit: Unit) -> bool:
     """Whether anything is float, so that what is not done has to be declined.
 
-    A unit that is quantized throughout is mended where its bias' scale is wrong, but no word is lost where it is no unit.
+    One that is quantized throughout is mended where its bias' scale is wrong, but no word is lost where it is no unit.
     """
     return unit.weight_form == "float" or (unit.bias != "none" and unit.bias_form == "float")
 

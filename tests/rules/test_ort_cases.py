@@ -83,9 +83,7 @@ def test_the_bias_of_a_per_channel_weight_has_axis_0() -> None:
     """Its DequantizeLinear must say so, since the default is 1 and a bias has but one axis."""
     (case,) = (case for case in CASES if case.name == "ConvTransposePerChannelWeight")
     result = rewriter.apply(build(case, "", 21), rules.weight_bias)
-    (bias,) = (
-        node for node in result.graph.node if node.op_type == "DequantizeLinear" and _gives_bias(node, result)
-    )
+    (bias,) = (node for node in result.graph.node if node.op_type == "DequantizeLinear" and _gives_bias(node, result))
     assert [attribute.i for attribute in bias.attribute if attribute.name == "axis"] == [0]
 
 

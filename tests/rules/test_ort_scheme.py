@@ -264,9 +264,7 @@ CONV, GEMM = Unit(), Unit(op="Gemm")
 QUANTIZED, CHANNELS = Unit(weight_form="per tensor"), Unit(op="Gemm", weight_form="per channel", opset=21)
 SQUARE = Unit(op="Gemm", weight_form="per channel", chain=2, share="bias")
 
-ODD: dict[
-    str, tuple[Unit, Edit, int]
-] = {  # what is built, how it is edited, and how many units ONNX Runtime takes
+ODD: dict[str, tuple[Unit, Edit, int]] = {  # what is built, how it is edited, and how many units ONNX Runtime takes
     "NaN in the weight": (CONV, _set("u0_w", _put(np.nan)), 1),
     "NaN everywhere in the weight": (CONV, _set("u0_w", lambda w: w * np.nan), 1),
     "infinity in the weight": (CONV, _set("u0_w", _put(np.inf)), 1),

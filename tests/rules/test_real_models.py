@@ -76,9 +76,7 @@ def test_at_least_as_many_integer_kernels(row: Row, backend: str) -> None:
 
 
 @every_backend
-@pytest.mark.parametrize(
-    "row", [row for name, row in ROWS.items() if ".u8" in name], ids=lambda row: row.name
-)
+@pytest.mark.parametrize("row", [row for name, row in ROWS.items() if ".u8" in name], ids=lambda row: row.name)
 def test_uint8_files_run_in_integers_throughout(row: Row, backend: str) -> None:
     counts = sessions.op_counts(sessions.optimized(result(row, backend).model, disabled=OURS_ALONE))
     assert [counts[op] for op in ("Conv", "Gemm", "MatMul")] == [0, 0, 0]
@@ -147,9 +145,7 @@ def test_deeploy_matmuls() -> None:
 
 
 def test_mnist_cntk_bias_of_shape_1_n() -> None:
-    (gemm,) = (
-        u for u in oracle.units(result(ROWS["mnist_cntk.real"], "generic").model).values() if u.op == "Gemm"
-    )
+    (gemm,) = (u for u in oracle.units(result(ROWS["mnist_cntk.real"], "generic").model).values() if u.op == "Gemm")
     assert isinstance(gemm.bias, oracle.Dequantized)
     assert (gemm.bias.codes.dtype, gemm.bias.codes.shape) == ("int32", (1, 10))
 
@@ -160,10 +156,7 @@ def test_gtcrn_grouped_conv_transposes() -> None:
     model = onnx.load(row.path)
     transposed = [node for node in model.graph.node if node.op_type == "ConvTranspose"]
     groups = {
-        node.output[0]: attribute.i
-        for node in transposed
-        for attribute in node.attribute
-        if attribute.name == "group"
+        node.output[0]: attribute.i for node in transposed for attribute in node.attribute if attribute.name == "group"
     }
     assert any(group > 1 for group in groups.values())
     done = oracle.units(result(row, "generic").model)

@@ -268,7 +268,8 @@ def test_two_runs_give_the_same_bytes() -> None:
 def test_the_constant_of_an_add_may_stand_on_either_side(operands: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
         g (uint8[2,2] x) => (uint8[2,2] y)
-        <float s = {{0.02}}, float s2 = {{0.04}}, uint8 z = {{128}}, float[2,2] w = {{1, 2, 3, 4}}, float[2] b = {{1, 2}}> {{
+        <float s = {{0.02}}, float s2 = {{0.04}}, uint8 z = {{128}}, float[2,2] w = {{1, 2, 3, 4}},
+         float[2] b = {{1, 2}}> {{
             d = DequantizeLinear(x, s, z) m = MatMul(d, w) a = Add({operands}) y = QuantizeLinear(a, s2, z)
         }}"""
     result = rewriter.apply(parser.parse_model(text), rules.weight_bias)

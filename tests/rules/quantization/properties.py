@@ -62,9 +62,7 @@ def same_codes_as_quantize_linear(quantize: Quantize, w: Array, axis: int | None
     np.testing.assert_array_equal(q.codes, codes)
 
 
-def same_values_as_dequantize_linear(
-    dequantize: Callable[[QuantizedTensor], Array], q: QuantizedTensor
-) -> None:
+def same_values_as_dequantize_linear(dequantize: Callable[[QuantizedTensor], Array], q: QuantizedTensor) -> None:
     """The values are those of ONNX Runtime's DequantizeLinear, bit for bit."""
     kind = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32}
     kernel = _session("DequantizeLinear", kind[q.codes.dtype.name], TensorProto.FLOAT, q.axis)
@@ -95,9 +93,7 @@ def bias_is_nearest(
         assert abs(value - back) <= s / 2 + 4 * U * abs(code) * s
 
 
-def bias_fits(
-    raise_for_bias: Callable[..., Array], w_scale: np.float32, b: float, x_scale: np.float32
-) -> None:
+def bias_fits(raise_for_bias: Callable[..., Array], w_scale: np.float32, b: float, x_scale: np.float32) -> None:
     """Item 8: the raised scale makes the code fit at a normal bias scale; it is not raised without need."""
     raised = np.float32(raise_for_bias(w_scale, b, x_scale))
     s_b = Fraction(float(np.float32(raised * x_scale)))
@@ -135,9 +131,7 @@ def output_is_near(
     element = s / 2 + u * (np.abs(w) + np.abs(unit.weight.codes.astype(float)) * s)
     bias = s_b / 2 + 4 * u * np.abs(unit.bias.codes.astype(float)) * s_b
     given = output_bound(element, bias, np.abs(x))
-    free = output_bound_any_input(
-        element, bias, x_scale=float(x_scale), x_zero_point=x_zero, x_min=0, x_max=255
-    )
+    free = output_bound_any_input(element, bias, x_scale=float(x_scale), x_zero_point=x_zero, x_min=0, x_max=255)
     back, b_back = dequantize(unit.weight), dequantize(unit.bias)
     for c in range(len(w)):
         y = sum((p * q for p, q in zip(exact(x), exact(w[c]), strict=True)), Fraction(float(b[c])))
@@ -196,6 +190,4 @@ def _session(op: str, source: int, target: int, axis: int | None) -> onnxruntime
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -246,9 +246,7 @@ FAULTS = [
         quantizer(steps=lambda w, s: w * (F(1) / s)),
         ties,
     ),
-    Fault(
-        "half away from zero", prop.same_codes_as_quantize_linear, symmetric, quantizer(rint=half_away), ties
-    ),
+    Fault("half away from zero", prop.same_codes_as_quantize_linear, symmetric, quantizer(rint=half_away), ties),
     Fault(
         "half up",
         prop.same_codes_as_quantize_linear,

@@ -95,9 +95,7 @@ def test_codes_are_stable(w: Array, axis: int | None) -> None:
 
 @hostile
 @given(st.lists(st.integers(-(2**22), 2**22), min_size=1, max_size=5), scales, scales)
-def test_bias_codes_are_stable_up_to_2_to_22(
-    codes: list[int], x_scale: np.float32, w_scale: np.float32
-) -> None:
+def test_bias_codes_are_stable_up_to_2_to_22(codes: list[int], x_scale: np.float32, w_scale: np.float32) -> None:
     scale = qu.bias_scale(x_scale, w_scale)
     q = qu.QuantizedTensor(np.array(codes, np.int32), scale, np.zeros((), np.int32), None)
     prop.codes_are_stable(lambda back, q: qu.quantize_bias(back, x_scale, w_scale, axis=None).codes, q)
@@ -119,9 +117,7 @@ def test_bias(codes: list[int], x_scale: np.float32, w_scale: np.float32, aside:
 
 @hostile
 @given(st.lists(codes32, min_size=1, max_size=4), positive, st.integers(-(2**31), 2**31 - 1), scales, scales)
-def test_requantized_bias(
-    codes: list[int], old: float, zero: int, x_scale: np.float32, w_scale: np.float32
-) -> None:
+def test_requantized_bias(codes: list[int], old: float, zero: int, x_scale: np.float32, w_scale: np.float32) -> None:
     s_b = Fraction(float(qu.bias_scale(x_scale, w_scale)))
     wanted = [round((c - zero) * Fraction(old) / s_b) for c in codes]
     args = (np.array(codes, np.int32), np.float32(old), np.int32(zero), x_scale, w_scale)
@@ -160,9 +156,7 @@ def test_output(w: Array, data: st.DataObject, x_scale: np.float32, x_zero: int)
     prop.output_is_near(qu.quantize_unit, w, b, x_q, x_scale, x_zero)
 
 
-@pytest.mark.parametrize(
-    ("x_span", "w_span", "depth"), [(255, 127, 66311), (255, 128, 65793), (65535, 127, 258)]
-)
+@pytest.mark.parametrize(("x_span", "w_span", "depth"), [(255, 127, 66311), (255, 128, 65793), (65535, 127, 258)])
 def test_accumulator(x_span: int, w_span: int, depth: int) -> None:
     assert qu.accumulator_depth(x_span, w_span) == depth
     prop.depth_is_the_largest(qu.accumulator_depth, x_span, w_span)
