@@ -239,7 +239,14 @@ class Edit:
                 )
 
     def stated_type(self, value: int) -> ir.DataType | None:
-        return type_of(self.table, value, search=False).dtype if value else None
+        """The element type that a value will have, as far as that is known without inference and the edit leaves it."""
+        rewired = {node for node, _, _ in self.inputs}
+        if any(old == value for old, _ in self.replacements) or self.table.producer[value] in rewired:
+            return None
+        said = [dtype for changed, dtype in self.types if changed == value]
+        if said or not value:
+            return said[-1] if said else None
+        return type_of(self.table, value, search=False).dtype
 
     def check_attribute(self, info: schemas.OpInfo, name: str, value: Any) -> None:
         """Its type must be the schema's; messages of a source (graphs, tensors) are as they were read."""

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx.reference import ReferenceEvaluator
 
 import rewriter
 import rules
@@ -224,25 +223,6 @@ def test_opset_10_with_a_bias(op: str) -> None:
         mended("the session loads")
 
 
-@pytest.mark.parametrize("op", ["Conv", "Gemm"])
-def test_opset_23_with_mixed_scale_types(op: str) -> None:
-    """No session loads the file even as it is, so onnx's own evaluator is the judge."""
-    one = One(op, weight(op), normal(4), opset=23, ir=11, scale_type="float16", y_scale=0.05)
-    before = model(one)
-    result = rewriter.run(before, rules.weight_bias)
-    onnx.checker.check_model(result.model, full_check=True)
-    (unit,) = units(result.model)
-    assert unit.quantized, result.report.declined
-    assert not {"Round", "Div"} & {node.op_type for node in result.model.graph.node}
-    outputs = [
-        [np.asarray(y) for y in ReferenceEvaluator(each).run(None, feeds(one))] for each in (before, result.model)
-    ]
-    bound = allowed(replace(one, x_scale=float(np.float16(one.x_scale))), before, result.model)
-    assert (steps(*outputs) <= bound).all()
-    if loads(before):
-        mended("the session loads")
-
-
 # | 16-bit x, x and y of different type, ...: quantized although nothing fuses |
 
 IN_VAIN = {
@@ -382,38 +362,3 @@ def test_matmul(backend: str) -> None:
     assert sessions.integer_kernels(sessions.optimized(after, disabled=OURS_ALONE)) == 1
     if sessions.integer_kernels(sessions.optimized(model(one))):
         mended("it is an integer kernel")
-
-
-# | int8 activations at opset 21 or later with MaxPool or Reshape before the Conv |
-
-
-@pytest.mark.parametrize("before", ["MaxPool", "Reshape"])
-def test_int8_activations_behind_what_moves_them(before: str) -> None:
-    one = One("Conv", weight("Conv"), normal(4), x_type="int8", y_type="int8", opset=21, ir=10, before=before)
-    made = with_float_ends(model(one))
-    result = rewriter.run(made, rules.WeightBias(backend="onnxruntime"))
-    said = [decline.reason for decline in result.report.declined]
-    said += [str(rewrite.notes) for rewrite in result.report.rewrites]
-    assert any("load" in each or "uint8" in each for each in said), f"no warning: {said}"
-    both = vars(rules)["uint8_activations"] >> rules.weight_bias
-    mended_file = rewriter.apply(made, both)
-    given = {"x": normal(*one.x().shape, size=1.0)}
-    assert loads(mended_file)
-    assert np.allclose(sessions.run(made, given)[0], sessions.run(mended_file, given)[0], atol=0.05)
-    if loads(made):
-        mended("the session loads")
-
-
-def with_float_ends(made: onnx.ModelProto) -> onnx.ModelProto:
-    """The model between a Q of a float input and a DQ to a float output."""
-    graph = made.graph
-    first = next(node for node in graph.node if node.input[0] == "x")
-    first.input[0] = "x_codes"
-    q = onnx.helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["x_codes"], name="first_q")
-    dq = onnx.helper.make_node("DequantizeLinear", ["y", "y_scale", "y_zero"], ["y_end"], name="last_dq")
-    nodes = [q, *graph.node, dq]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y_end", onnx.TensorProto.FLOAT, [None] * 4))
-    return made
