@@ -43,6 +43,7 @@ class Backend:
         bias: "int32" at the scale x_scale * w_scale, "float", or "int8" with a power-of-two scale of its own.
         shares_constants: whether two units may read one bias initializer.
         power_of_two: whether all scales must be powers of two.
+        float_outputs: whether it also multiplies in integers where the output stays float.
         htp_guards: whether scales and bias must pass Qualcomm's guards (`quantization.htp_refuses`).
         facts: what else it needs.
     """
@@ -55,6 +56,7 @@ class Backend:
     bias: str = "int32"
     shares_constants: bool = True
     power_of_two: bool = False
+    float_outputs: bool = False
     htp_guards: bool = False
     facts: tuple[Fact, ...] = ()
 
@@ -69,7 +71,9 @@ class Backend:
             return f"{self.name} has no integer kernel for {unit.op}"
         if self.activations is not None:
             for what, kind in (("x", unit.x_type), ("y", unit.y_type)):
-                if kind not in self.activations and not (what == "y" and unit.output_stays_float):
+                if kind not in self.activations and not (
+                    what == "y" and self.float_outputs and unit.output_stays_float
+                ):
                     return f"{self.name} takes {' or '.join(self.activations)} activations, {what} is {kind}"
         return next((fact.reason(unit) for fact in self.facts if not fact.holds(unit)), None)
 
@@ -88,6 +92,7 @@ ONNXRUNTIME = Backend(
     SELECTORS,
     activations=("uint8", "int8"),
     granularity={"Conv": CHANNEL, "Gemm": CHANNEL, "MatMul": CHANNEL},
+    float_outputs=True,
     facts=(
         Fact(
             lambda u: u.op != "Gemm" or u.x_has_zero_point,
