@@ -33,6 +33,16 @@ class Reading:
     source: Source
     table: Table
 
+    def node_names(self) -> list[str]:
+        """The names of all nodes, in the order of the model (a node without a name has that of its first output)."""
+        table = self.table
+        return [table.label(n) for n in sorted(range(1, len(table.op)), key=table.place) if table.op[n]]
+
+    def op_types(self) -> dict[str, str]:
+        """The op type of each node, by those names."""
+        table = self.table
+        return {table.label(n): table.op[n] for n in range(1, len(table.op)) if table.op[n]}
+
 
 @dataclass(frozen=True)
 class Result(Generic[M]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -59,16 +60,22 @@ def apply(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the rule set; repeatable."),
     ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", metavar="NAME", help="Instead of --rules: the rule sets advised for a backend."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Apply rules to a model until nothing changes, and tell what was done.
 
     Exit status: 0 changed; 3 nothing to do (OUT is then a copy of IN); 1 an error; 2 a wrong command line.
     """
-    if not rules:
-        fail("name the rules: --rules weight_bias", USAGE)
+    if bool(rules) == bool(backend):
+        fail("name the rules: --rules weight_bias, or --backend NAME, not both", USAGE)
     try:
-        chosen = rule_names.resolve(rules, options or [])
+        chosen = (
+            rule_names.advised(backend, options or []) if backend else rule_names.resolve(rules or [], options or [])
+        )
     except RewriterError as error:
         fail(str(error), USAGE)
     try:
@@ -94,6 +101,12 @@ def list_rules() -> None:
             console.print(Text(f"    --set {option.name}={getattr(rule_set, option.name)}"))
         for rule in rule_set.rules():
             console.print(Text(f"    {rule.name}: {rule_names.summary(rule) or 'no description'}"))
+
+
+def add_commands() -> None:
+    """The commands that installed packages add, by the entry point group `rewriter.commands`."""
+    for entry in sorted(entry_points(group="rewriter.commands"), key=lambda e: e.name):
+        app.command(entry.name)(entry.load())
 
 
 def fail(message: str, status: int) -> NoReturn:
@@ -165,6 +178,7 @@ def closing(report: Report, changed: bool, source: str, written: str) -> str:
 
 def main() -> None:
     """The entry point of the `rewriter` command."""
+    add_commands()
     app()
 
 

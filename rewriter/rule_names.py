@@ -50,6 +50,17 @@ def resolve(names: Sequence[str], settings: Sequence[str] = ()) -> RuleSet:
         raise RuleNameError(f"{' + '.join(names)}: {error}") from None
 
 
+def advised(backend: str, settings: Sequence[str] = ()) -> RuleSet:
+    """The rule sets that the package `rules` advises for a backend; they take no options."""
+    if settings:
+        raise RuleNameError("--set goes with --rules; a backend has its options already")
+    try:
+        found: RuleSet = importlib.import_module("rules").for_backend(backend)
+    except ValueError as error:
+        raise RuleNameError(str(error)) from None
+    return found
+
+
 def rule_set(name: str) -> RuleSet:
     """The rule set of a name."""
     place, colon, attribute = name.rpartition(":")
@@ -79,7 +90,7 @@ def load_module(name: str) -> ModuleType:
         sys.path.insert(0, "")  # as `python -m` does; a console script has its own folder there
     try:
         return importlib.import_module(name)
-    except Exception as error:  # whatever a person's module raises
+    except (Exception, SystemExit) as error:  # whatever a person's module raises
         raise RuleNameError(f"cannot import {name}: {brief(error)}") from error
 
 
@@ -93,12 +104,12 @@ def load_file(path: Path) -> ModuleType:
     sys.modules.setdefault(path.stem, module)  # dataclasses look there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RuleNameError(f"cannot load {path}: {brief(error)}") from error
     return module
 
 
-def brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     if isinstance(error, RewriterError):
         return " ".join(text)

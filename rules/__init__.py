@@ -2,10 +2,12 @@
 
 `weight_bias` makes full QDQ units of units whose weight and bias are still float; `uint8_activations` turns int8
 activations into uint8, which is what ONNX Runtime fuses on x86. Both are values: `WeightBias(...)` and
-`Uint8Activations(...)` are the same with other options.
+`Uint8Activations(...)` are the same with other options. `for_backend` gives those that an expert would apply for a
+backend, and `legal` says of each unit of a model whether it runs there as an integer kernel.
 """
 
 from rules.activations import Uint8Activations
+from rules.legality import Verdict, for_backend, legal
 from rules.qdq_unit import WeightBias
 
 weight_bias = WeightBias()
@@ -14,4 +16,12 @@ weight_bias = WeightBias()
 uint8_activations = Uint8Activations()
 """int8 activations become uint8, every value exactly the same."""
 
-__all__ = ["Uint8Activations", "WeightBias", "uint8_activations", "weight_bias"]
+__all__ = [
+    "Uint8Activations",
+    "Verdict",
+    "WeightBias",
+    "for_backend",
+    "legal",
+    "uint8_activations",
+    "weight_bias",
+]

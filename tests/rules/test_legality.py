@@ -1,0 +1,84 @@
+"""`rules.legal` says of each unit what ONNX Runtime then does, and changes nothing.
+
+For `onnxruntime` the claim is checked against sessions, on the real files and on generated units; for the backends that
+could not be run, `test_backends.py` judges the form of what is completed for them.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+import rewriter
+import rules
+from rewriter import cli
+from tests import sessions
+from tests.qdq_models import build
+from tests.qdq_unit import Unit, draw
+from tests.real_models import Row, table
+
+OURS_ALONE = ("WeightBiasQuantization",)
+every_file = pytest.mark.parametrize("row", table(), ids=lambda row: row.name)
+EXAMPLE = "examples/digits_qdq.onnx"
+
+
+def kernels(model: onnx.ModelProto) -> int:
+    return sessions.integer_kernels(
+        sessions.optimized(model, disabled=OURS_ALONE), {**sessions.FUSED, **sessions.FLOAT_OUTPUT}
+    )
+
+
+@every_file
+@pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-x86"])
+def test_what_is_called_integer_is_what_onnxruntime_fuses(row: Row, backend: str) -> None:
+    model = onnx.load(row.path)
+    verdicts = rules.legal(model, backend)
+    assert sum(one.integer for one in verdicts) == kernels(rewriter.apply(model, rules.for_backend(backend)))
+    assert all(one.reason for one in verdicts if not one.integer)
+    if backend == "onnxruntime-x86":
+        assert {one.op for one in verdicts if not one.integer} <= {"ConvTranspose"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_generated_units_are_judged_as_they_fuse(seed: int) -> None:
+    rng = np.random.default_rng(7000 + seed)
+    for _ in range(25):
+        unit = draw(rng, place="main", rank=2, scale_shape=())
+        model = build(unit, rng)
+        completed = rewriter.apply(model, rules.for_backend("onnxruntime"))
+        assert sum(one.integer for one in rules.legal(model, "onnxruntime")) == kernels(completed), unit
+
+
+def test_complete_units_are_judged_too() -> None:
+    model = rewriter.apply(build(Unit(), np.random.default_rng(0)), rules.weight_bias)
+    assert [one.integer for one in rules.legal(model, "onnxruntime")] == [True]
+    (verdict,) = rules.legal(model, "tensorrt")
+    assert not verdict.integer
+    assert "tensorrt takes int8 activations, x is uint8" in verdict.reason
+
+
+def test_nothing_is_changed() -> None:
+    model = build(Unit(), np.random.default_rng(0))
+    before = model.SerializeToString()
+    rules.legal(model, "qnn")
+    assert model.SerializeToString() == before
+
+
+def test_an_unknown_backend_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown backend 'npu'"):
+        rules.legal(build(Unit(), np.random.default_rng(0)), "npu")
+
+
+def test_the_command_line() -> None:
+    cli.add_commands()
+    runner = CliRunner()
+    result = runner.invoke(cli.app, ["legal", EXAMPLE, "--backend", "onnxruntime"])
+    assert result.exit_code == 0
+    assert "6 of 6 units run as integer kernels on onnxruntime" in result.stdout
+    result = runner.invoke(cli.app, ["legal", EXAMPLE, "--backend", "tensorrt"])
+    assert result.exit_code == 3
+    assert "0 of 6 units" in result.stdout
+    for arguments in (["legal", "no.onnx"], ["legal", EXAMPLE, "--backend", "npu"]):
+        result = runner.invoke(cli.app, arguments)
+        assert result.exit_code == 1
+        assert len(result.stderr.splitlines()) == 1
