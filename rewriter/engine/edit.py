@@ -17,14 +17,15 @@ import onnx_ir as ir
 
 from rewriter import schemas
 from rewriter.engine import constants
+from rewriter.engine.checking import check
 from rewriter.engine.inline import inline_body
-from rewriter.engine.order import Placement, place_edit
+from rewriter.engine.order import Placement
 from rewriter.engine.pool import ConstantPool
 from rewriter.engine.scope import NewNode, Scope, ValueType
 from rewriter.engine.table import Table
 from rewriter.engine.types import UNKNOWN, Known, infer, stored, type_of
 from rewriter.engine.views import Node, Value
-from rewriter.errors import Decline, RuleError
+from rewriter.errors import RuleError
 
 if TYPE_CHECKING:
     from rewriter.rule import Rule
@@ -164,123 +165,8 @@ class Edit:
         )
 
     def check(self) -> Placement:
-        """Refuse what would break the model: RuleError for a wrong edit, Decline for one that cannot be placed."""
-        table = self.table
-        imports = self.scope.opsets
-        self.check_scopes()
-        for planned in self.nodes:
-            domain, op_type = schemas.split_key(planned.op)
-            version = imports.get(domain, 1)
-            info = schemas.op_info(planned.op, version)
-            if info is None:
-                if domain in ("", "ai.onnx.ml"):
-                    raise Decline(f"the target's {op_type} does not exist at opset {version} of this model")
-                continue
-            self.check_inputs(info, [bool(v) for v in planned.inputs], op_type, version)
-            for name, attribute in planned.attributes.items():
-                if name not in info.attribute_types:
-                    raise Decline(f"the target's {op_type} has no attribute {name!r} at opset {version} of this model")
-                self.check_attribute(info, name, attribute)
-            self.check_types(info, planned)
-        rewired: dict[int, list[Operand]] = {}
-        for node, slot, value in self.inputs:
-            if table.scope_of[node] != self.scope.id:
-                raise Decline(f"node {table.label(node)!r} lies in another scope; nodes are changed in one scope only")
-            inputs = rewired.setdefault(node, list(table.inputs[node]))
-            inputs.extend([0] * (slot + 1 - len(inputs)))
-            inputs[slot] = value
-        for node, inputs in rewired.items():
-            version = table.version(node)
-            info = schemas.op_info(table.op[node], version)
-            if info is not None:
-                while inputs and not inputs[-1]:
-                    inputs.pop()
-                self.check_inputs(info, [bool(v) for v in inputs], table.op[node], version)
-        for node, name, value in self.attributes:
-            info = schemas.op_info(table.op[node], table.version(node))
-            if info is not None and value is not None and name not in info.attribute_types:
-                raise Decline(
-                    f"{table.op[node]} has no attribute {name!r} at opset {table.version(node)} of this model"
-                )
-            if info is not None and value is not None:
-                self.check_attribute(info, name, value)
-        for old, new in self.replacements:
-            self.check_replacement(old, new)
-        return place_edit(self)
-
-    def check_scopes(self) -> None:
-        """What is replaced lies in the edit's own scope, and what is read can be seen from there."""
-        table = self.table
-        for old, _ in self.replacements:
-            if table.value_scope[old] != self.scope.id:
-                raise Decline(f"{table.name[old]!r} lies in another scope; nodes are changed in one scope only")
-        read = [v for planned in self.nodes for v in planned.inputs]
-        read += [v for _, _, v in self.inputs] + [v for _, v in self.replacements]
-        for value in read:
-            if isinstance(value, int) and value and not table.scopes[table.value_scope[value]].encloses(self.scope):
-                raise Decline(f"{table.name[value]!r} lies in an inner scope, where the rewrite cannot read it")
-
-    def check_types(self, info: schemas.OpInfo, planned: PlannedNode) -> None:
-        """New constants have the element types that the schema wants beside what is there."""
-        fresh = {id(new): tensor.dtype for new, tensor in self.constants}
-        if not info.input_types or not any(isinstance(v, New) and id(v) in fresh for v in planned.inputs):
-            return
-        seen: dict[str, tuple[int, ir.DataType]] = {}
-        for slot, value in enumerate(planned.inputs):
-            kind = info.input_types[min(slot, len(info.input_types) - 1)]
-            dtype = fresh.get(id(value)) if isinstance(value, New) else self.stated_type(value)
-            if dtype is None or (info.variadic and not info.homogeneous and slot >= len(info.input_types) - 1):
-                continue
-            other, first = seen.setdefault(kind, (slot, dtype))
-            if first != dtype:
-                raise self.error(
-                    f"inputs {other} and {slot} of {info.key} must have one element type, "
-                    f"they are {first.name.lower()} and {dtype.name.lower()}"
-                )
-
-    def stated_type(self, value: int) -> ir.DataType | None:
-        """The element type that a value will have, as far as that is known without inference and the edit leaves it."""
-        rewired = {node for node, _, _ in self.inputs}
-        if any(old == value for old, _ in self.replacements) or self.table.producer[value] in rewired:
-            return None
-        said = [dtype for changed, dtype in self.types if changed == value]
-        if said or not value:
-            return said[-1] if said else None
-        return type_of(self.table, value, search=False).dtype
-
-    def check_attribute(self, info: schemas.OpInfo, name: str, value: Any) -> None:
-        """Its type must be the schema's; messages of a source (graphs, tensors) are as they were read."""
-        if isinstance(value, (bool, int, float, str, list, tuple, np.ndarray, np.generic)):
-            try:
-                schemas.attribute_value(value, info.attribute_types[name])
-            except ValueError as error:
-                raise self.error(f"attribute {name!r} of {info.key}: {error}") from None
-
-    def check_inputs(self, info: schemas.OpInfo, present: list[bool], op_type: str, version: int) -> None:
-        if len(present) > info.max_inputs and not info.variadic:
-            raise Decline(f"{op_type} takes at most {info.max_inputs} inputs at opset {version} of this model")
-        for slot, required in enumerate(info.required):
-            if required and not (slot < len(present) and present[slot]):
-                raise self.error(f"{op_type} would lose its required input {slot} ({info.input_names[slot]!r})")
-
-    def check_replacement(self, old: int, new: Operand) -> None:
-        if not new:
-            raise self.error(f"the returned value {self.table.name[old]!r} may not be absent")
-        if isinstance(new, int):
-            was, becomes = type_of(self.table, old), type_of(self.table, new)
-        else:  # only what is declared: a model's types are not inferred for this
-            was = type_of(self.table, old, search=False)
-            becomes = self.planned_type(new) if was.dtype is not None else was
-        name = self.table.name[old]
-        if was.dtype is not None and becomes.dtype is not None and was.dtype != becomes.dtype:
-            raise Decline(f"{name!r} is {was.dtype.name.lower()}, what would replace it {becomes.dtype.name.lower()}")
-        if was.shape is None or becomes.shape is None:
-            return
-        pairs = list(zip(was.shape, becomes.shape, strict=False))
-        if len(was.shape) != len(becomes.shape) or any(
-            isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs
-        ):
-            raise Decline(f"{name!r} is of shape {list(was.shape)}, what would replace it of {list(becomes.shape)}")
+        """Refuse what would break the model, and find the place of what is new (see `engine.checking`)."""
+        return check(self)
 
     def planned_type(self, wanted: New, search: bool = False) -> ValueType:
         """What the schemas say of a value that the edit will make; `search` infers the model's own types for it."""

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from rewriter import schemas
 from rewriter.compiler.edits import EditScript, Kept, is_same_parameter
+from rewriter.engine.bindings import match_value, matched_slot, wish
 from rewriter.engine.edit import Edit, New, Operand
 from rewriter.engine.match import Match, flat
 from rewriter.engine.pool import Unshared
@@ -116,17 +117,17 @@ class _ScriptEdit:
         if isinstance(value, Value):
             return value.id
         if isinstance(value, (list, tuple)) and value and all(isinstance(v, (Value, np.ndarray)) for v in value):
-            return [v.id if isinstance(v, Value) else self.edit.constant(v, self.wish(name)) for v in value]
+            return [v.id if isinstance(v, Value) else self.edit.constant(v, wish(self.match, name)) for v in value]
         if isinstance(value, (np.ndarray, np.generic, int, float)):
             if np.asarray(value).dtype.kind == "O":
                 raise self.edit.error(f"the callback returned an array of Python objects for {name!r}")
-            return self.edit.constant(np.asarray(value), self.wish(name))
+            return self.edit.constant(np.asarray(value), wish(self.match, name))
         if isinstance(value, Unshared):
-            made = self.edit.constant(value.array, self.wish(name))
+            made = self.edit.constant(value.array, wish(self.match, name))
             made.shared = False
             return made
         if isinstance(value, ir.TensorProtocol):
-            return self.edit.constant(value, self.wish(name))
+            return self.edit.constant(value, wish(self.match, name))
         raise self.edit.error(
             f"the callback returned {type(value).__name__} for {name!r}; a tensor is a numpy array, an onnx_ir tensor, "
             "a value of the match, or None"
@@ -151,26 +152,7 @@ class _ScriptEdit:
                 if dtype is not None:
                     break
         array = literal if dtype is None else literal.astype(dtype.numpy())
-        return self.edit.constant(array, self.wish("constant"))
-
-    def wish(self, name: str) -> str:
-        """The name to ask for: from the source name that `name` extends, else from the root's output."""
-        values = self.match._values
-        own = values.get(name)
-        if isinstance(own, int) and own:
-            return self.table.name[own]
-        for known in sorted(values, key=len, reverse=True):
-            held = values[known]
-            if name.startswith(known + "_") and isinstance(held, int) and held:
-                return self.table.name[held] + name[len(known) :]
-        leaf = self.match._leaf
-        for known in sorted(leaf.node_names, key=len, reverse=True):
-            if name.startswith(known + "_"):
-                nodes = flat(self.match._nodes[leaf.node_names[known]])
-                if nodes:
-                    return self.table.label(nodes[0]) + name[len(known) :]
-        outputs = [self.table.name[v] for v in self.table.outputs[self.match.root.id] if v]
-        return f"{outputs[0] if outputs else self.match.root.name}_{name}"
+        return self.edit.constant(array, wish(self.match, "constant"))
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -239,7 +221,7 @@ class _ScriptEdit:
                 attributes[name] = attribute
         optional = 1 if info is None else info.min_outputs
         wishes = [
-            self.wish(v.name or schemas.split_key(op)[1].lower())
+            wish(self.match, v.name or schemas.split_key(op)[1].lower())
             if id(v) in self.script.read or slot < optional
             else ""
             for slot, v in enumerate(node.outputs)
@@ -285,32 +267,6 @@ class _ScriptEdit:
             else:
                 self.bound[id(value)] = columns[0]
 
-    def matched_slot(self, source: PNode, node: int, lane: int | None, slot: int) -> int:
-        """Where an input of the pattern stands in the model: commuted operands may have changed places."""
-        have = self.table.inputs[node]
-        op = self.table.op[node]
-        if not (self.match.rule.definition.commute and op in schemas.COMMUTATIVE and len(source.inputs) == 2):
-            return slot
-        for place, value in enumerate(source.inputs):
-            held = self.source_value(value, lane)
-            if held and have[0] != have[1] and held in have:
-                return slot if have[place] == held else 1 - slot
-        return slot
-
-    def source_value(self, value: PValue | None, lane: int | None) -> int:
-        """What a value of the source is in the model; 0 where that is not captured (a literal)."""
-        if value is None or value.literal is not None:
-            return 0
-        if value.node is None:
-            held = self.match._values.get(value.name or "", 0)
-            return (held[lane] if lane is not None else 0) if isinstance(held, list) else held
-        nodes = flat(self.match._nodes[id(value.node)])
-        if not nodes:
-            return self.match_value(value)
-        node = nodes[lane] if lane is not None and id(value.node) in self.script.variant.lanes else nodes[-1]
-        outputs = self.table.outputs[node]
-        return outputs[value.slot] if value.slot < len(outputs) else 0
-
     def keep_one(self, kept: Kept, node: int, lane: int | None) -> bool:
         target = kept.target
         info = schemas.op_info(self.table.op[node], self.table.version(node))
@@ -340,7 +296,7 @@ class _ScriptEdit:
                 return False
             planned.append((slot, operand))
         for slot, operand in planned:
-            slot = self.matched_slot(kept.source, node, lane, slot)
+            slot = matched_slot(self.match, kept.source, node, lane, slot)
             current = have[slot] if slot < len(have) else 0
             if isinstance(operand, New) or operand != current:
                 self.edit.inputs.append((node, slot, operand))
@@ -367,7 +323,7 @@ class _ScriptEdit:
         assert not isinstance(start, list)
         if not nodes:
             self.bound[id(output)] = start
-            if isinstance(start, New) or start != self.match_value(kept.source.outputs[0]):
+            if isinstance(start, New) or start != match_value(self.match, kept.source.outputs[0]):
                 self.changed.add(id(target))
             return
         if isinstance(start, New) or self.table.inputs[nodes[0]][0] != start:
@@ -386,12 +342,12 @@ class _ScriptEdit:
         if captured:
             before = self.table.outputs[captured[-1]][old.slot]
         else:  # an empty chain: its value is what goes in
-            before = self.match_value(old)
+            before = match_value(self.match, old)
         operand = self.operand(new, PNode(new.place, ("",), []), 0) if new.literal is None else 0
         if isinstance(operand, list):
             raise self.edit.error(f"the returned value {new.name!r} is repeated; only a single value can be returned")
         if new.literal is not None:
-            operand = self.edit.constant(new.literal, self.wish("constant"))
+            operand = self.edit.constant(new.literal, wish(self.match, "constant"))
         if operand == before:
             return
         if not operand:
@@ -409,19 +365,6 @@ class _ScriptEdit:
             ):
                 raise Decline(f"{self.table.name[before]!r} is a graph output that only an Identity can produce")
         self.edit.replacements.append((before, operand))
-
-    def match_value(self, value: PValue) -> int:
-        """The table value of an empty chain's output: its input."""
-        while value.node is not None and value.node.chain:
-            inner = value.node.inputs[0]
-            assert inner is not None
-            value = inner
-            if value.node is not None and not value.node.chain:
-                return self.table.outputs[flat(self.match._nodes[id(value.node)])[0]][value.slot]
-        assert value.name is not None
-        held = self.match._values[value.name]
-        assert isinstance(held, int)
-        return held
 
     def check_outside(self) -> None:
         """A kept node whose value changes may be seen by nobody outside of the match, unless its value is returned."""
