@@ -49,12 +49,16 @@ class RuleSet:
         return tuple(r for stage in self.stages() for r in stage)
 
     def __add__(self, other: RuleSet) -> RuleSet:
+        if not isinstance(other, RuleSet):
+            return NotImplemented
         mine, theirs = self.stages(), other.stages()
         if len(mine) > 1 or len(theirs) > 1:
             raise TypeError("`+` joins rule sets of one stage; write a >> (b + c) to say when the others run")
         return Combined((mine[0] + tuple(r for r in theirs[0] if r not in mine[0]),))
 
     def __rshift__(self, other: RuleSet) -> RuleSet:
+        if not isinstance(other, RuleSet):
+            return NotImplemented
         return Combined(self.stages() + other.stages())
 
     def only(self, *names: str) -> RuleSet:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rewriter import schemas
+from rewriter.engine.inline import body_of
 from rewriter.engine.order import Placement, place_edit
 from rewriter.engine.types import type_of
 from rewriter.errors import Decline
@@ -26,6 +27,7 @@ def check(edit: Edit) -> Placement:
     table = edit.table
     imports = edit.scope.opsets
     check_scopes(edit)
+    check_used(edit)
     for planned in edit.nodes:
         domain, op_type = schemas.split_key(planned.op)
         version = imports.get(domain, 1)
@@ -35,6 +37,11 @@ def check(edit: Edit) -> Placement:
                 raise Decline(f"the target's {op_type} does not exist at opset {version} of this model")
             continue
         check_inputs(edit, info, [bool(v) for v in planned.inputs], op_type, version)
+        missing = info.required_attributes - set(planned.attributes)
+        if missing:
+            raise edit.error(f"the new {op_type} lacks its attribute {', '.join(sorted(missing))}")
+        if len(planned.outputs) > info.max_outputs:
+            raise edit.error(f"the new {op_type} has at most {info.max_outputs} outputs, not {len(planned.outputs)}")
         for name, attribute in planned.attributes.items():
             if name not in info.attribute_types:
                 raise Decline(f"the target's {op_type} has no attribute {name!r} at opset {version} of this model")
@@ -63,6 +70,26 @@ def check(edit: Edit) -> Placement:
     for old, new in edit.replacements:
         check_replacement(edit, old, new)
     return place_edit(edit)
+
+
+def check_used(edit: Edit) -> None:
+    """What an author's edit makes is used, each value is replaced once, and what is inlined is there."""
+    replaced = [old for old, _ in edit.replacements]
+    for old in replaced:
+        if not edit.table.producer[old]:
+            problem = f"{edit.table.name[old]!r} is produced by no node, so it cannot be replaced"
+            raise edit.error(problem) if edit.rule.definition.target is None else Decline(problem)
+        if replaced.count(old) > 1:
+            raise edit.error(f"{edit.table.name[old]!r} is replaced twice")
+    for node, attribute in edit.inlined:
+        body_of(edit.table, node, attribute)
+    if edit.rule.definition.target is not None:
+        return
+    read = {id(v) for planned in edit.nodes for v in planned.inputs} | {id(v) for _, _, v in edit.inputs}
+    read |= {id(v) for _, v in edit.replacements}
+    for planned in edit.nodes:
+        if not any(id(made) in read for made in planned.outputs):
+            raise edit.error(f"nothing uses the new {schemas.split_key(planned.op)[1]}")
 
 
 def check_scopes(edit: Edit) -> None:
@@ -105,7 +132,7 @@ def stated_type(edit: Edit, value: int) -> ir.DataType | None:
     said = [dtype for changed, dtype in edit.types if changed == value]
     if said or not value:
         return said[-1] if said else None
-    return type_of(edit.table, value, search=False).dtype
+    return type_of(edit.table, value).dtype
 
 
 def check_attribute(edit: Edit, info: schemas.OpInfo, name: str, value: Any) -> None:
@@ -130,9 +157,10 @@ def check_replacement(edit: Edit, old: int, new: Operand) -> None:
         raise edit.error(f"the returned value {edit.table.name[old]!r} may not be absent")
     if isinstance(new, int):
         was, becomes = type_of(edit.table, old), type_of(edit.table, new)
-    else:  # only what is declared: a model's types are not inferred for this
-        was = type_of(edit.table, old, search=False)
-        becomes = edit.planned_type(new) if was.dtype is not None else was
+    else:  # without constants of its own, an edit is judged by what is declared: nothing is inferred for it
+        search = bool(edit.constants)
+        was = type_of(edit.table, old, search)
+        becomes = edit.planned_type(new, search) if was.dtype is not None else was
     name = edit.table.name[old]
     if was.dtype is not None and becomes.dtype is not None and was.dtype != becomes.dtype:
         raise Decline(f"{name!r} is {was.dtype.name.lower()}, what would replace it {becomes.dtype.name.lower()}")

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import heapq
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from rewriter.compiler.questions import sentence
 from rewriter.engine.edit import Edit, Effect
@@ -25,6 +25,8 @@ from rewriter.engine.table import Table
 from rewriter.errors import Decline, NoMatch, RewriterError, RuleError
 from rewriter.report import Declined, Report, Rewrite
 from rewriter.rule import Rule
+
+T = TypeVar("T")
 
 SPARE_GENERATIONS = 64
 
@@ -119,17 +121,7 @@ class _Driver:
         self.account(rule, match, effect, raw)
 
     def edit(self, rule: Rule, match: Match) -> Edit:
-        try:
-            returned = rule.call(match)
-        except (Decline, NoMatch, RewriterError):
-            raise
-        except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            last = frames[-1]
-            raise RuleError(
-                f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its callback raised "
-                f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-            ) from error
+        returned = guarded(rule, match, "callback", rule.call)
         if returned is not None and not isinstance(returned, dict):
             raise RuleError(
                 f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its callback returned "
@@ -202,7 +194,7 @@ class _Driver:
         parent = max(matched, key=lambda n: self.generation.get(n, 0))
         self._lineage = (*self.lineage.get(parent, ())[-15:], rule.name)
         if measure is not None:
-            self._measure = measure(match)
+            self._measure = guarded(rule, match, "measure", measure)
             for node in matched:
                 before = self.measured.get((id(rule.definition), node))
                 if before is not None and self._measure >= before:
@@ -271,6 +263,21 @@ class _Driver:
         everything = [(place, d) for place, d in said.values()]
         everything += [(table.place(core), d) for core, (_, d) in best.items()]
         self.report.declined.extend(d for _, d in sorted(everything, key=lambda item: item[0]))
+
+
+def guarded(rule: Rule, match: Match, what: str, call: Callable[[Match], T]) -> T:
+    """Call an author's function; what it did not mean to raise becomes a RuleError with the line that raised it."""
+    try:
+        return call(match)
+    except (Decline, NoMatch, RewriterError):
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        words = " ".join(str(error).split())
+        raise RuleError(
+            f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its {what} raised "
+            f"{type(error).__name__}: {words} ({last.filename}:{last.lineno})"
+        ) from error
 
 
 def _input(table: Table, node: int, slot: int) -> int:

@@ -87,6 +87,8 @@ class Edit:
 
     def constant(self, array: np.ndarray | ir.TensorProtocol | int | float, name: str = "constant") -> New:
         """A new constant: an initializer, or a Constant node in a function body."""
+        if isinstance(array, (np.ndarray, np.generic)) and array.dtype.kind in "OUS":
+            raise self.error(f"the constant {name!r} holds Python objects or text; pass numbers, or an onnx_ir tensor")
         if isinstance(array, (np.ndarray, np.generic, int, float)):  # asking a protocol is dear: the common kinds first
             tensor: ir.TensorProtocol = ir.Tensor(np.asarray(array))
         else:
@@ -123,7 +125,8 @@ class Edit:
 
     def replace(self, value: Value, by: PublicOperand) -> None:
         """Let everything that reads `value` read `by`; a graph output keeps its name."""
-        self.replacements.append((value.id, self.operand(by)))
+        if not (isinstance(by, Value) and by.id == value.id):
+            self.replacements.append((value.id, self.operand(by)))
 
     def remove(self, node: Node) -> None:
         """Take a node away, once nothing uses it any more."""
@@ -140,7 +143,9 @@ class Edit:
             return value.id
         if isinstance(value, New):
             return value
-        return self.constant(value)
+        if isinstance(value, (np.ndarray, np.generic, int, float)) or isinstance(value, ir.TensorProtocol):  # noqa: SIM101
+            return self.constant(value)
+        raise self.error(f"{value!r} is no operand: pass a value, what m.edit made, a tensor, a number or None")
 
     def plan(
         self, op: str, inputs: list[Operand], attributes: dict[str, Any], outputs: int | list[str], name: str | None
@@ -207,7 +212,7 @@ class Edit:
                     effect.initializers.append(made.id)
         taken = self.take_over()
         renamed = {
-            old: self.release(old) for old in taken.values()
+            old: self.release(old, effect) for old in taken.values()
         }  # what a new node reads of an old value it takes over
 
         def resolved(value: Operand) -> int:
@@ -258,7 +263,7 @@ class Edit:
                 taken[id(new)] = old
         return taken
 
-    def release(self, value: int) -> int:
+    def release(self, value: int, effect: Effect) -> int:
         """Let go of a value: its producer, if it stays, writes a fresh one instead, which is returned."""
         table = self.table
         producer = table.producer[value]
@@ -266,6 +271,7 @@ class Edit:
             return value
         fresh = table.add_value(table.fresh_name(table.name[value] + "_old"), self.scope.id)
         table.set_output(producer, table.outputs[producer].index(value), fresh)
+        effect.changed.append(producer)
         return fresh
 
     def substitute(self, old: int, new: int, effect: Effect) -> None:
@@ -275,14 +281,14 @@ class Edit:
             own = source and table.scope_of[source] == table.value_scope[old] and not table.output_count[new]
             if own:
                 old_producer = table.producer[old]
-                self.release(old)
+                self.release(old, effect)
                 table.set_output(source, table.outputs[source].index(new), old)
                 effect.changed.append(source)
                 if old_producer:
                     self.removals.append(old_producer)
                 old, new = new, old
             else:
-                self.release(old)
+                self.release(old, effect)
                 handle = NewNode(table.fresh_node_name(table.name[old] + "_identity"), {})
                 maker = table.owner_in(source, self.scope) if source else 0
                 before = table.next[maker] if maker else self.scope.first

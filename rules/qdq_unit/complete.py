@@ -324,6 +324,8 @@ def quantized_weight_scale(m: Match, core: str) -> np.ndarray:
     stated = dq.attribute("axis")
     axis = (1 if stated is None else int(stated)) % max(len(shape), 1)
     wanted = weight_axis(m.node(core), len(shape))
+    if wanted is None and m.node(core).op_type == "MatMul":
+        wanted = len(shape) - 1  # ours is per tensor there, but along the last axis is right too
     if found.ndim != 1 or axis != wanted:
         raise Decline(
             f"the weight {m.value('w_q').name!r} is quantized along axis {axis}; "

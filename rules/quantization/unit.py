@@ -24,7 +24,7 @@ from .bias import INT32_MAX, BiasValues, bias_only_scale, quantize_bias_values, 
 from .bias_layout import abs_max_per_scale, lay_out, spread
 from .errors import NotQuantizable
 from .moments import InputMoments
-from .scales import QMAX, covering_scale, idle_scale
+from .scales import QMAX, covering_scale, idle_scale, smallest_scale
 from .scheme import Scheme
 from .search import zero_points
 from .tensor import QuantizedTensor
@@ -89,6 +89,8 @@ def quantize_unit(
     along_axis = axis if scheme.granularity == "channel" else None
     scales, absmax = scales_of(w, along_axis, scheme, alpha)
     values = None if b is None else _bias_values(b, beta)
+    if values is not None and scheme.symmetric:
+        scales = replace(scales, scale=_refined(scales.scale, scales.on_grid, absmax, scheme))
     layout = None if values is None else _lay_out(values, absmax.shape, repeat)
     b_absmax = np.zeros(absmax.shape) if layout is None else abs_max_per_scale(layout[0].absolute, absmax.shape)
 
@@ -113,6 +115,19 @@ def quantize_unit(
         bias = quantize_bias_values(laid, x_scale, spread(scale, b_axis, repeat), axis=b_axis, limit=limit)
     on_grid = int(np.count_nonzero(scales.on_grid & ~raised))
     return QuantizedUnit(weight, bias, int(np.count_nonzero(raised)), on_grid, scheme)
+
+
+def _refined(scale: NDArray[Any], on_grid: NDArray[np.bool_], absmax: NDArray[Any], scheme: Scheme) -> NDArray[Any]:
+    """Grid scales, halved as often as the largest code has room to double: the weights stay exactly where they are.
+
+    A grid of few codes (ternary weights, a channel of one weight) has a large scale, and with it the bias a step of the
+    size of whole weights. Division by a power of two is exact, so only the bias gets finer.
+    """
+    largest = np.rint(np.divide(absmax, scale, out=np.zeros(np.shape(scale)), where=np.asarray(absmax > 0)))
+    room = np.floor(np.log2(np.divide(scheme.reach, largest, out=np.ones(np.shape(scale)), where=largest > 0)))
+    finer = (scale / np.exp2(np.maximum(room, 0))).astype(scale.dtype)
+    fine = np.asarray(on_grid) & (largest > 0) & (finer >= smallest_scale(scale.dtype))
+    return np.asarray(np.where(fine, finer, scale).astype(scale.dtype))
 
 
 def quantize_bias_for(

@@ -201,3 +201,71 @@ def test_reasons_speak_of_the_model_and_not_of_the_pattern() -> None:
 
     (declined,) = rewriter.run(model, never).report.declined
     assert "Exp is expected" in declined.reason
+
+
+def by_hand(edit: Any, measure: Any = None) -> rewriter.Rule:
+    """A rule on Neg whose callback edits by hand."""
+
+    @rule(negative, measure=measure)
+    def handmade(m: rewriter.Match) -> None:
+        edit(m)
+
+    return handmade
+
+
+@script(default_opset=op)
+def negative(x: Tensor) -> Tensor:
+    n = op.Neg(x)
+    return n
+
+
+WRONG_EDITS: dict[str, tuple[Any, str]] = {
+    "without an end": (lambda m: m.edit.replace(m.output("n"), m.edit.node("Abs", [m["x"]])), "chase each other"),
+    "onto itself": (lambda m: m.edit.replace(m.output("n"), m.output("n")), "without making one"),
+    "of an input": (lambda m: m.edit.replace(m["x"], m.edit.node("Abs", [m["x"]])), "produced by no node"),
+    "twice": (
+        lambda m: [m.edit.replace(m.output("n"), m.edit.node("Abs", [m["x"]])) for _ in range(2)],
+        "replaced twice",
+    ),
+    "for nobody": (lambda m: m.edit.node("Abs", [m["x"]]), "nothing uses the new Abs"),
+    "without an attribute": (
+        lambda m: m.edit.replace(m.output("n"), m.edit.node("Cast", [m["x"]])),
+        "lacks its attribute to",
+    ),
+    "of too many outputs": (
+        lambda m: m.edit.replace(m.output("n"), m.edit.node("Abs", [m["x"]], outputs=3)),
+        "at most 1 outputs, not 3",
+    ),
+    "of text": (lambda m: m.edit.replace(m.output("n"), np.array(["a"])), "Python objects or text"),
+    "of a list": (lambda m: m.edit.replace(m.output("n"), [m["x"]]), "is no operand"),
+}
+
+
+@pytest.mark.parametrize(("edit", "words"), WRONG_EDITS.values(), ids=WRONG_EDITS)
+def test_wrong_edits_are_errors_of_the_rule(edit: Any, words: str) -> None:
+    model = parse("g (float[2] x) => (float[2] y) { n = Neg(x) y = Exp(n) }")
+    before = model.SerializeToString()
+    with pytest.raises(RuleError, match=words) as raised:
+        rewriter.apply(model, by_hand(edit))
+    assert "handmade" in str(raised.value)
+    assert "test_engine_safety.py" in str(raised.value) or "chase" in words
+    assert model.SerializeToString() == before
+
+
+def test_a_measure_that_fails_is_an_error_of_the_rule() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+
+    def edit(m: rewriter.Match) -> None:
+        m.edit.replace(m.output("n"), m.edit.node("Abs", [m["x"]]))
+        m.edit.remove(m.root)
+
+    with pytest.raises(RuleError, match="its measure raised ZeroDivisionError"):
+        rewriter.apply(model, by_hand(edit, measure=lambda m: 1 // 0))
+
+
+def test_rule_sets_add_to_rule_sets_only() -> None:
+    one: Any = rewrite(x_times_relu, x_times_max)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        one + 3
+    with pytest.raises(TypeError, match="unsupported operand"):
+        one >> "more"

@@ -356,3 +356,17 @@ def test_no_big_temporaries() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak - w.size < 8 << 20
+
+
+@pytest.mark.parametrize("w", [np.array([[0.5], [-1.3], [2.1]]), np.array([[0.2, 0, -0.2], [0.7, 0.7, 0], [0, -1, 1]])])
+def test_a_coarse_grid_does_not_cost_the_bias(w: NDArray[Any]) -> None:
+    """One weight a channel, and ternary weights: exact, and the bias' step at most twice that of the range's scale."""
+    w = w.astype(np.float32)
+    x_scale = np.float32(0.05)
+    b = np.array([0.011, -0.02, 0.004], np.float32)
+    unit = qu.quantize_unit(w, b, x_scale, axis=0, scheme=qu.Scheme())
+    assert unit.bias is not None
+    assert np.array_equal(qu.dequantize(unit.weight), w)
+    of_range = x_scale * np.abs(w).max(axis=1).astype(np.float64) / 127
+    assert (unit.bias.scale <= 2 * of_range).all()
+    assert (np.abs(qu.dequantize(unit.bias) - b) <= of_range * (1 + 2.0**-20)).all()
