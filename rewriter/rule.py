@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +154,6 @@ class Rule(RuleSet):
 
     definition: Definition
     owner: Any = None
-    tag: str = field(default="")
 
     @property
     def name(self) -> str:

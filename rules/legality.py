@@ -69,18 +69,15 @@ def legal(model: Any, backend: str) -> list[Verdict]:
     result = rewriter.run(model, rules)
     reading = rewriter.read(result.model)
     found = {one.node: one for one in complete_units(reading, facts)}
+    ops = reading.op_types()
     for declined in result.report.declined:
         if declined.rule in WEIGHT_RULES and declined.node not in found:
-            found[declined.node] = Verdict(declined.node, op_of(reading, declined.node), False, declined.reason)
+            found[declined.node] = Verdict(declined.node, ops.get(declined.node, ""), False, declined.reason)
     place = {name: k for k, name in enumerate(reading.node_names())}
     return sorted(found.values(), key=lambda one: place.get(one.node, len(place)))
 
 
 WEIGHT_RULES = frozenset(name for name, held in vars(WeightBias).items() if isinstance(held, Rule))
-
-
-def op_of(reading: rewriter.Reading, node: str) -> str:
-    return reading.op_types().get(node, "")
 
 
 def complete_units(reading: rewriter.Reading, backend: Backend) -> Iterator[Verdict]:

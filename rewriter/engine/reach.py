@@ -7,7 +7,7 @@ no radius is guessed, and a hub value with thousands of consumers costs nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rewriter.compiler.questions import Question
@@ -133,25 +133,30 @@ class Reach:
             front = [v for u in users for v in table.outputs[u] if v]
 
     def down(self, table: Table, values: list[int], ops: tuple[str, ...]) -> Iterator[int]:
-        front = [v for v in values if v]
-        seen: set[int] = set()
-        while front:
-            value = front.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            yield value
-            front.extend(table.outputs[u][0] for u in table.uses[value] if table.op[u] in ops and table.outputs[u])
+        """These values and those that a chain of such nodes makes of them."""
+
+        def after(value: int) -> Iterator[int]:
+            return (table.outputs[u][0] for u in table.uses[value] if table.op[u] in ops and table.outputs[u])
+
+        return reached(values, after)
 
     def up(self, table: Table, values: list[int], ops: tuple[str, ...]) -> Iterator[int]:
-        front = [v for v in values if v]
-        seen: set[int] = set()
-        while front:
-            value = front.pop()
-            if value in seen:
-                continue
+        """These values and those of which a chain of such nodes makes them."""
+
+        def before(value: int) -> Iterable[int]:
+            producer = table.producer[value]
+            return table.inputs[producer][:1] if table.op[producer] in ops else ()
+
+        return reached(values, before)
+
+
+def reached(values: Iterable[int], step: Callable[[int], Iterable[int]]) -> Iterator[int]:
+    """Values, and all that steps from them lead to, each once."""
+    front = [v for v in values if v]
+    seen: set[int] = set()
+    while front:
+        value = front.pop()
+        if value not in seen:
             seen.add(value)
             yield value
-            producer = table.producer[value]
-            if table.op[producer] in ops and table.inputs[producer]:
-                front.append(table.inputs[producer][0])
+            front.extend(step(value))

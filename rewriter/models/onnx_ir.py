@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from rewriter.engine.scope import Scope, ValueType
@@ -189,15 +188,10 @@ class IrAccess:
 
     def inferred_types(self) -> Mapping[str, ValueType]:
         if self._inferred is None:
-            from rewriter.models.proto import value_type as proto_type
+            from rewriter.models.proto import infer_types
 
-            self._inferred = {}
             try:  # the one thing for which the model is converted: onnx infers on protobuf only
-                inferred = onnx.shape_inference.infer_shapes(ir.to_proto(self.model))
-            except Exception:  # inference is help, not truth: a model it cannot read has unknown types
-                return self._inferred
-            for info in inferred.graph.value_info:
-                found = proto_type(info.type)
-                if found is not None:
-                    self._inferred[info.name] = found
+                self._inferred = infer_types(ir.to_proto(self.model))
+            except Exception:  # a model that cannot be converted has unknown types
+                self._inferred = {}
         return self._inferred

@@ -139,16 +139,18 @@ class ProtoAccess:
 
     def inferred_types(self) -> Mapping[str, ValueType]:
         if self._inferred is None:
-            self._inferred = {}
-            try:
-                inferred = onnx.shape_inference.infer_shapes(self.model)
-            except Exception:  # inference is help, not truth: a model it cannot read has unknown types
-                return self._inferred
-            for info in inferred.graph.value_info:
-                found = value_type(info.type)
-                if found is not None:
-                    self._inferred[info.name] = found
+            self._inferred = infer_types(self.model)
         return self._inferred
+
+
+def infer_types(model: ModelProto) -> dict[str, ValueType]:
+    """The types of the main graph's inner values by shape inference; none for a model that inference cannot read."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # inference is help, not truth
+        return {}
+    found = ((info.name, value_type(info.type)) for info in inferred.graph.value_info)
+    return {name: known for name, known in found if known is not None}
 
 
 def nodes_names(nodes: Any, names: set[str]) -> None:
