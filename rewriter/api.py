@@ -20,6 +20,7 @@ from rewriter.engine.run import Run
 from rewriter.engine.table import Table
 from rewriter.models.source import Source, open_source
 from rewriter.pattern.graph import Place
+from rewriter.pause import collector_paused
 from rewriter.report import Report
 from rewriter.rule import Definition, Rule, RuleSet
 
@@ -76,20 +77,23 @@ def run(model: M, rules: RuleSet, output: str | PathLike[str] | None = None, *, 
 
     `limit` stops after so many rewrites (the report's `stop_reason` then says "limit").
     """
-    source = open_source(model)
-    table = source.read()
-    report = Report()
-    analyses: dict[Any, Any] = {}
-    for stage in check_rules(rules).stages():
-        run_stage(table, stage, source.model, report, analyses, limit)
-    written = source.write(table, None if output is None else Path(output))
-    return Result(written, report, table.is_changed)
+    stages = check_rules(rules).stages()
+    with collector_paused():
+        source = open_source(model)
+        table = source.read()
+        report = Report()
+        analyses: dict[Any, Any] = {}
+        for stage in stages:
+            run_stage(table, stage, source.model, report, analyses, limit)
+        written = source.write(table, None if output is None else Path(output))
+        return Result(written, report, table.is_changed)
 
 
 def read(model: Any) -> Reading:
     """Read a model once, to ask `find` many questions about it."""
-    source = open_source(model)
-    return Reading(source, source.read())
+    with collector_paused():
+        source = open_source(model)
+        return Reading(source, source.read())
 
 
 def find(model: Any, rules: RuleSet | onnxscript.OnnxFunction[..., Any]) -> Iterator[Match]:

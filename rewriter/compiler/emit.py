@@ -49,6 +49,7 @@ class Emitter:
         self.declines: list[DeclineInfo] = []
         self.functions = 0
         self.queue: list[Callable[[], None]] = []
+        self.tables: list[str] = []  # made once, when all the functions are there
 
     # -- the module --------------------------------------------------------------------------------
 
@@ -69,6 +70,8 @@ class Emitter:
             self.tree(root, 3, {0}, MAX_DEPTH)
             self.flush()
         self.write(1, "")
+        for table in self.tables:
+            self.write(1, table)
         self.write(1, f"return {{{', '.join(entries)}}}")
         return "\n".join(self.lines) + "\n"
 
@@ -155,8 +158,9 @@ class Emitter:
             assert isinstance(edge.step, Question)
             names.append(f"{edge.step.argument[0]!r}: {self.function(edge.target, arguments)}")
         call = ", ".join(map(self.variable, arguments))
-        self.functions += 1
-        self.write(depth, f"branch = {{{', '.join(names)}}}.get(op[{self.variable(position)}])")
+        table = f"branches_{len(self.tables)}"
+        self.tables.append(f"{table} = {{{', '.join(names)}}}")
+        self.write(depth, f"branch = {table}.get(op[{self.variable(position)}])")
         self.write(depth, "if branch:")
         self.write(depth + 1, f"branch({call})")
 
@@ -233,9 +237,11 @@ class Emitter:
         parent = self.variable(place.parent)
         argument = place.argument
         if place.kind == "input":
-            return f"ins[{parent}][{argument}] if len(ins[{parent}]) > {argument} else 0"
+            there = "(i := ins[{}])" if argument == 0 else "len(i := ins[{}]) > {}"
+            return f"i[{argument}] if {there.format(parent, argument)} else 0"
         if place.kind == "output":
-            return f"outs[{parent}][{argument}] if len(outs[{parent}]) > {argument} else 0"
+            there = "(o := outs[{}])" if argument == 0 else "len(o := outs[{}]) > {}"
+            return f"o[{argument}] if {there.format(parent, argument)} else 0"
         if place.kind == "producer":
             return f"prod[{parent}]"
         if place.kind == "user":

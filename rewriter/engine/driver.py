@@ -61,8 +61,9 @@ class _Driver:
         self.rewritten: set[int] = set()
 
     def drive(self) -> None:
-        self.push(self.run.sweep())
-        while True:
+        found, failures = self.run.sweep_with_failures()
+        self.push(found)
+        while self.heap:
             while self.heap:
                 if self.limit is not None and len(self.report.rewrites) >= self.limit:
                     self.report.stop_reason = "limit"
@@ -70,10 +71,7 @@ class _Driver:
                 self.step()
             found, failures = self.run.sweep_with_failures()
             self.report.sweeps += 1
-            fresh = [raw for raw in found if raw not in self.declined]
-            if not fresh:
-                break
-            self.push(fresh)
+            self.push(found)
         self.report.stop_reason = "saturated"
         self.report_declined(failures)
 
