@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 try:
     import typer
@@ -27,7 +27,8 @@ except ModuleNotFoundError as missing:
 from rewriter import rule_names
 from rewriter.api import run
 from rewriter.errors import RewriterError
-from rewriter.report import Report, Rewrite
+from rewriter.report import Report
+from rewriter.report.text import shown, what_was_done
 from rewriter.rule import RuleSet
 
 CHANGED, FAILED, USAGE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 130
@@ -98,9 +99,14 @@ def list_rules() -> None:
     for name, rule_set in rule_names.shipped().items():
         console.print(Text.assemble((name, "bold"), f"  {rule_names.summary(rule_set)}"))
         for option in rule_names.options(rule_set):
-            console.print(Text(f"    --set {option.name}={getattr(rule_set, option.name)}"))
+            console.print(Text(f"    --set {option.name}={as_option(getattr(rule_set, option.name))}"))
         for rule in rule_set.rules():
             console.print(Text(f"    {rule.name}: {rule_names.summary(rule) or 'no description'}"))
+
+
+def as_option(value: object) -> str:
+    """A value as --set takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else shown(value)
 
 
 def add_commands() -> None:
@@ -152,20 +158,6 @@ def print_table(console: Console, columns: Iterable[str], rows: Iterable[Iterabl
         console.print(table)
     for line in captured.get().splitlines():  # what is read by programs has no padding
         print(line.rstrip(), file=console.file)
-
-
-def what_was_done(rewrite: Rewrite) -> str:
-    """The callback's notes, else how many nodes came, changed and went."""
-    if rewrite.notes:
-        return ", ".join(f"{key}={shown(value)}" for key, value in rewrite.notes.items())
-    parts = (("added", rewrite.added), ("changed", rewrite.changed), ("removed", rewrite.removed))
-    return ", ".join(f"{len(nodes)} {word}" for word, nodes in parts if nodes)
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(shown, value)) + "]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def closing(report: Report, changed: bool, source: str, written: str) -> str:

@@ -2,7 +2,7 @@
 
 A name is one that the package `rules` ships (`weight_bias`), an attribute of any module
 (`package.module:name`) or of a file (`my_rules.py:name`). Options are the fields of a rule set's dataclass,
-read as the type that the field has now. Every mistake is a `RuleNameError` of one line.
+read as the type that the field is declared with. Every mistake is a `RuleNameError` of one line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import types
+import typing
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -51,12 +53,17 @@ def resolve(names: Sequence[str], settings: Sequence[str] = ()) -> RuleSet:
 
 
 def advised(backend: str, settings: Sequence[str] = ()) -> RuleSet:
-    """The rule sets that the package `rules` advises for a backend; they take no options."""
-    if settings:
-        raise RuleNameError("--set goes with --rules; a backend has its options already")
+    """The rule sets that the package `rules` advises for a backend, with `key=value` options of theirs."""
+    sets = shipped().values()
+    known = {field.name: one for one in sets for field in options(one)}
+    values: dict[str, Any] = {}
+    for key, text in map(setting, settings):
+        if key not in known:
+            raise RuleNameError(f"there is no option {key!r}; {listed(key, known, 'options')}")
+        collect(values, key, parse(key, text, declared(known[key], key)))
     try:
-        found: RuleSet = importlib.import_module("rules").for_backend(backend)
-    except ValueError as error:
+        found: RuleSet = importlib.import_module("rules").for_backend(backend, **values)
+    except (TypeError, ValueError) as error:
         raise RuleNameError(str(error)) from None
     return found
 
@@ -138,7 +145,7 @@ def configured(rules: RuleSet, settings: Iterable[tuple[str, str]], taken: set[s
     for key, text in settings:
         if key in known:
             taken.add(key)
-            values[key] = parse(key, text, getattr(rules, key))
+            collect(values, key, parse(key, text, declared(rules, key)))
     if not values:
         return rules
     try:
@@ -148,8 +155,26 @@ def configured(rules: RuleSet, settings: Iterable[tuple[str, str]], taken: set[s
     return made
 
 
-def parse(key: str, text: str, current: Any) -> Any:
-    """The text as a value of the type that the option has now."""
+def collect(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets an option; one that holds several values gets more of them."""
+    values[key] = values[key] + value if key in values and isinstance(value, tuple) else value
+
+
+def declared(rules: RuleSet, key: str) -> tuple[type, ...]:
+    """The types that an option may have: as its field is annotated, else that of its value now."""
+    try:
+        hint = typing.get_type_hints(type(rules)).get(key)
+    except Exception:  # whatever a person's annotations raise
+        hint = None
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    found = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    return found if all(isinstance(kind, type) for kind in found) else (type(getattr(rules, key)),)
+
+
+def parse(key: str, text: str, kinds: tuple[type, ...]) -> Any:
+    """The text as a value of the first of these types that there is a form for."""
+    if text.lower() == "none" and type(None) in kinds:
+        return None
     words = {
         "true": True,
         "yes": True,
@@ -160,17 +185,19 @@ def parse(key: str, text: str, current: Any) -> Any:
         "off": False,
         "0": False,
     }
+    kind = next((one for one in (bool, int, float, tuple) if one in kinds), str)
     try:
-        if isinstance(current, bool):
+        if kind is bool:
             return words[text.lower()]
-        if isinstance(current, (int, float)):
-            return type(current)(text)
+        if kind in (int, float):
+            return kind(text)
     except (KeyError, ValueError):
-        kind = "true or false" if isinstance(current, bool) else f"a number ({type(current).__name__})"
-        raise RuleNameError(f"--set {key}: expected {kind}, got {text!r}") from None
-    if isinstance(current, tuple):
+        what = "true or false" if kind is bool else f"a number ({kind.__name__})"
+        what += " or none" if type(None) in kinds else ""
+        raise RuleNameError(f"--set {key}: expected {what}, got {text!r}") from None
+    if kind is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    return None if text.lower() == "none" else text
+    return text
 
 
 def listed(word: str, known: Iterable[str], what: str) -> str:

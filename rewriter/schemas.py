@@ -33,6 +33,9 @@ REDEFINED = {"RoiAlign": (16,)}
 RoiAlign 16 samples half a pixel off by default; RoiAlign 10 has no such attribute and never does.
 """
 
+STANDARD = {f"com.microsoft::{op}": (op, 21) for op in ("QuantizeLinear", "DequantizeLinear")}
+"""Ops of other domains that mean what an op of ai.onnx means, with that op and the first version that means it."""
+
 
 @dataclass(frozen=True, eq=False)
 class OpInfo:

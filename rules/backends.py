@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from rules.quantization import Scheme
 
 if TYPE_CHECKING:
     from rules.qdq_unit.unit import Unit
@@ -39,9 +41,15 @@ class Backend:
         activations: element types that x and y may have; None for any.
         granularity: per op, "channel" (a weight scale per output channel), "tensor", or per channel only where the
             channels lie along axis 0; an op that is missing has no integer kernel.
-        weight_types: types of a weight that is quantized already, with zero point 0; None for any.
+        weight_types: types of a quantized weight; None for any.
+        zero_points: per op, the granularity at which a weight may have zero points other than the middle of its type;
+            an op that is missing takes none.
+        zero_points_pay: whether they are proposed for skewed weights too, and not only for those that lie on such a
+            grid already: where it is proven that they fuse.
         bias: "int32" at the scale x_scale * w_scale, "float", or "int8" with a power-of-two scale of its own.
         shares_constants: whether two units may read one bias initializer.
+        moves_int8: whether it loads models of opset 21 or later in which an int8 DequantizeLinear stands before a
+            MaxPool, Reshape and the like.
         power_of_two: whether all scales must be powers of two.
         float_outputs: whether it also multiplies in integers where the output stays float.
         htp_guards: whether scales and bias must pass Qualcomm's guards (`quantization.htp_refuses`).
@@ -53,8 +61,11 @@ class Backend:
     activations: tuple[str, ...] | None = None
     granularity: Mapping[str, str] = field(default_factory=lambda: EVERYWHERE)
     weight_types: tuple[str, ...] | None = None
+    zero_points: Mapping[str, str] = field(default_factory=dict)
+    zero_points_pay: bool = False
     bias: str = "int32"
     shares_constants: bool = True
+    moves_int8: bool = True
     power_of_two: bool = False
     float_outputs: bool = False
     htp_guards: bool = False
@@ -64,6 +75,21 @@ class Backend:
         """How the weight of an op may be scaled, its output channels lying along `axis`."""
         found = self.granularity.get(op, CHANNEL)
         return found if found != AXIS_0 else CHANNEL if axis == 0 else TENSOR
+
+    def asymmetric(self, op: str, scheme: Scheme) -> Scheme | None:
+        """A symmetric scheme for the weight of an op with zero points in its place, as this backend takes them.
+
+        For an op that it has no integer kernel for there is nothing to take.
+        """
+        granularity = self.zero_points.get(op, None if op in self.granularity else CHANNEL)
+        if granularity is None or scheme.granularity == "block" or scheme.power_of_two:
+            return None
+        return replace(
+            scheme,
+            symmetric=False,
+            granularity=TENSOR if TENSOR in (granularity, scheme.granularity) else CHANNEL,
+            search="grid" if scheme.search == "auto" and not self.zero_points_pay else scheme.search,
+        )
 
     def why_not(self, unit: Unit) -> str | None:
         """The first fact that the unit misses, as a sentence; None if it runs as an integer kernel."""
@@ -78,6 +104,15 @@ class Backend:
         return next((fact.reason(unit) for fact in self.facts if not fact.holds(unit)), None)
 
 
+def float32_scales(name: str, source: str) -> Fact:
+    """That a backend reads scales as float32 only."""
+    return Fact(
+        lambda u: all(kind == "float" for kind in u.scale_types),
+        lambda u: f"{name} takes float32 scales only, they are {', '.join(map(str, u.scale_types))}",
+        source,
+    )
+
+
 def is_power_of_two(value: float | None) -> bool:
     return value is not None and value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5
 
@@ -86,17 +121,40 @@ def is_power_of_two(value: float | None) -> bool:
 
 SELECTORS = "onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc"
 S8_TO_U8 = "onnxruntime/core/optimizer/qdq_transformer/qdq_s8_to_u8.cc, and measured with 1.32"
+CANNOT_LOAD = (
+    "onnxruntime on x86 cannot load models of opset 21 or later in which int8 Q/DQ move past a {what}, as here "
+    "(it leaves output_dtype INT8 on what it makes uint8); uint8 would load (rules.uint8_activations)"
+)
 
 ONNXRUNTIME = Backend(
     "onnxruntime",
     SELECTORS,
     activations=("uint8", "int8"),
+    weight_types=("int8", "uint8"),
     granularity={"Conv": CHANNEL, "Gemm": CHANNEL, "MatMul": CHANNEL},
+    # Measured with 1.32 for int8 and uint8 weights and activations: all fuse, with the right numbers. But before it was
+    # mended (microsoft/onnxruntime issue 28447, of May 2026), QLinearConv ran with equal zero points only.
+    zero_points={"Conv": TENSOR, "Gemm": CHANNEL, "MatMul": CHANNEL},
+    zero_points_pay=True,
+    moves_int8=False,
     float_outputs=True,
     facts=(
         Fact(
-            lambda u: u.op != "Gemm" or u.x_has_zero_point,
-            lambda u: "onnxruntime fuses a Gemm only where x has an explicit zero point",
+            lambda u: u.float_type == "float",
+            lambda u: f"onnxruntime has integer kernels for float32 units only, this one is {u.float_type}",
+            f"{SELECTORS}, and measured with 1.32: others stay as they are, with Casts around",
+        ),
+        float32_scales(
+            "onnxruntime", f"{SELECTORS}, and measured with 1.32: with others it fuses nothing, or fails to load"
+        ),
+        Fact(
+            lambda u: not (u.x_type == "int8" and u.qdq_version >= 21 and u.is_reshaped),
+            lambda u: CANNOT_LOAD.format(what="Reshape that it puts before the Gemm it makes of MatMul and Add"),
+            S8_TO_U8,
+        ),
+        Fact(
+            lambda u: not u.runs_as_gemm or u.x_has_zero_point,
+            lambda u: "onnxruntime fuses a Gemm, and a MatMul and Add, only where x has an explicit zero point",
             SELECTORS,
         ),
         Fact(
@@ -118,7 +176,7 @@ ONNXRUNTIME = Backend(
             SELECTORS,
         ),
         Fact(
-            lambda u: u.x_type != "int8" or u.x_is_paired or (u.runs_as_gemm and u.stays_int8),
+            lambda u: u.x_type != "int8" or u.x_is_paired or u.is_reshaped or (u.runs_as_gemm and u.stays_int8),
             lambda u: (
                 "onnxruntime on x86 fuses an int8 input only where it comes from a QuantizeLinear and neither that "
                 "nor its DequantizeLinear has several consumers; uint8 would fuse (rules.uint8_activations)"
@@ -126,7 +184,11 @@ ONNXRUNTIME = Backend(
             S8_TO_U8,
         ),
         Fact(
-            lambda u: u.y_type != "int8" or u.y_is_paired or u.output_stays_float or (u.runs_as_gemm and u.stays_int8),
+            lambda u: (
+                u.y_type != "int8"
+                or (u.y_is_paired or u.output_stays_float or u.is_reshaped)
+                or (u.runs_as_gemm and u.stays_int8)
+            ),
             lambda u: (
                 "onnxruntime on x86 fuses an int8 output only where it goes to one DequantizeLinear with one consumer; "
                 "uint8 would fuse (rules.uint8_activations)"
@@ -147,7 +209,7 @@ CONSTANT_BIAS = Fact(
     lambda u: u.bias_is_constant, lambda u: "the bias must be a constant", "the backend's operator tables"
 )
 
-GENERIC = Backend("generic", "the ONNX standard: DequantizeLinear and QuantizeLinear")
+GENERIC = Backend("generic", "the ONNX standard: DequantizeLinear and QuantizeLinear", zero_points=EVERYWHERE)
 
 QNN_SOURCE = "Qualcomm AI Engine Direct, operator definitions of the HTP backend; onnxruntime-qnn"
 QNN = Backend(
@@ -159,6 +221,7 @@ QNN = Backend(
     shares_constants=False,
     htp_guards=True,
     facts=(
+        float32_scales("qnn", "onnxruntime-qnn, qnn_model_wrapper.cc: UnpackScales"),
         SAME_TYPE,
         CONSTANT_BIAS,
         Fact(
@@ -228,7 +291,10 @@ NNAPI = Backend(
     weight_types=("int8",),
     activations=("uint8",),
     granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": TENSOR, "MatMul": TENSOR},
-    facts=(CONSTANT_BIAS,),
+    facts=(
+        float32_scales("nnapi", "onnxruntime/core/providers/nnapi: GetQuantizationScaleAndZeroPoint"),
+        CONSTANT_BIAS,
+    ),
 )
 
 XNNPACK = Backend(
@@ -237,7 +303,7 @@ XNNPACK = Backend(
     weight_types=("int8",),
     activations=("int8",),
     granularity={"Conv": CHANNEL, "ConvTranspose": TENSOR, "Gemm": AXIS_0, "MatMul": TENSOR},
-    facts=(CONSTANT_BIAS,),
+    facts=(float32_scales("xnnpack", "onnxruntime/core/providers/xnnpack: ParseQuantParamForOp"), CONSTANT_BIAS),
 )
 
 TFLITE = Backend(

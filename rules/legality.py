@@ -21,7 +21,7 @@ from rules.activations import Uint8Activations
 from rules.backends import BACKENDS, Backend
 from rules.qdq_unit import WeightBias
 from rules.qdq_unit import complete_patterns as complete
-from rules.qdq_unit.complete import is_right, quantized_weight_scale, require_weight, stands_alone
+from rules.qdq_unit.already_quantized import is_right, quantized_weight_scale, require_weight, stands_alone
 from rules.qdq_unit.rule_set import OPSETS
 from rules.qdq_unit.unit import describe, input_scale, scale_repeats
 
@@ -44,16 +44,17 @@ class Verdict:
     reason: str = ""
 
 
-def for_backend(name: str) -> RuleSet:
+def for_backend(name: str, **options: Any) -> RuleSet:
     """The rule sets that complete a model for a backend, in the right order.
 
-    `onnxruntime-x86` makes activations uint8 first; any other name is one of `rules.backends`. Raises ValueError.
+    `onnxruntime-x86` makes activations uint8 first; any other name is one of `rules.backends`. options: those of
+    `WeightBias`. Raises ValueError for an unknown name and for options that do not fit, TypeError for unknown options.
     """
     if name == "onnxruntime-x86":
-        return Uint8Activations() >> WeightBias(backend="onnxruntime")
+        return Uint8Activations() >> WeightBias(backend="onnxruntime", **options)
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; there are onnxruntime-x86, {', '.join(BACKENDS)}")
-    return WeightBias(backend=name)
+    return WeightBias(backend=name, **options)
 
 
 def legal(model: Any, backend: str) -> list[Verdict]:
@@ -71,8 +72,9 @@ def legal(model: Any, backend: str) -> list[Verdict]:
     found = {one.node: one for one in complete_units(reading, facts)}
     ops = reading.op_types()
     for declined in result.report.declined:
-        if declined.rule in WEIGHT_RULES and declined.node not in found:
-            found[declined.node] = Verdict(declined.node, ops.get(declined.node, ""), False, declined.reason)
+        op = ops.get(declined.node, "")  # an Add is judged with its MatMul
+        if declined.rule in WEIGHT_RULES and declined.node not in found and op != "Add":
+            found[declined.node] = Verdict(declined.node, op, False, declined.reason)
     place = {name: k for k, name in enumerate(reading.node_names())}
     return sorted(found.values(), key=lambda one: place.get(one.node, len(place)))
 
@@ -91,13 +93,15 @@ def complete_units(reading: rewriter.Reading, backend: Backend) -> Iterator[Verd
 
 def why_not(m: Match, core: str, backend: Backend) -> str | None:
     """Why a unit that is quantized throughout does not run as an integer kernel; None if it does."""
-    unit = describe(m, core)
+    unit = describe(m, core, complete=True)
     reason = backend.why_not(unit)
     if reason is not None:
         return reason
     try:
         scale = quantized_weight_scale(m, core)
         require_weight(m, core, backend, scale)
+        if backend.float_outputs and unit.adds_float:
+            return None
         if "b_q" in m.names and m["b_q"] is not None:
             x_scale = np.float32(input_scale(m))
             if backend.bias == "int8" and not stands_alone(m):

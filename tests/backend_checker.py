@@ -23,6 +23,7 @@ from tests.backend_checks import (
     any_conv_transpose_axis,
     channels,
     dpu_shifts,
+    explicit_gemm_zero_point,
     explicit_weight_zero_points,
     float_bias,
     float_or_int32_bias,
@@ -80,9 +81,10 @@ ROWS: Mapping[str, Row] = {
     "generic": Row("DQ of int32 has no zero point; bias scale is x_scale*w_scale", (int32_bias_or_any,)),
     "onnxruntime": Row(
         "u8, or s8 | s8 per channel | Conv 0, Gemm transB?0:1, MatMul 1 | 0, explicit, shape of scale | "
-        "int32 DQ, no zp | output Q of the same type; no ConvTranspose",
+        "int32 DQ, no zp | output Q of the same type; no ConvTranspose; Gemm: explicit zero points",
         (
             activations("uint8", "int8"),
+            explicit_gemm_zero_point,
             uint8_kernel,
             weight_type("int8", "uint8"),
             output_channels("Conv", "Gemm", "MatMul"),

@@ -268,6 +268,12 @@ def redundant_post(unit: Unit) -> Iterator[str]:
             yield f"{post.op} does more than the Q after it"
 
 
+def explicit_gemm_zero_point(unit: Unit) -> Iterator[str]:
+    """Of a Gemm, and of a MatMul and Add, which become one."""
+    if (unit.op == "Gemm" or (unit.op == "MatMul" and unit.has_bias)) and not unit.x.explicit:
+        yield "the input of a Gemm has no explicit zero point"
+
+
 def no_conv_transpose(unit: Unit) -> Iterator[str]:
     if unit.op == "ConvTranspose":
         yield "ConvTranspose has no integer kernel"

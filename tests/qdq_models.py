@@ -69,7 +69,7 @@ class Quantized:
 
     scale: Floats
     zero_point: Array
-    names: tuple[str, str]
+    names: tuple[str, ...]
 
 
 def build(unit: Unit, rng: Rng) -> onnx.ModelProto:
@@ -106,12 +106,9 @@ class _Builder:
         """DQ -> op -> post -> Q, and what follows the last one."""
         u, is_last = self.u, k == self.u.chain - 1
         a = self._dq(q, qx.names, f"u{k}_x")
-        w_shape, b_shape = self._shapes(x.shape)
-        w_name, w, w_scale = self._weight(k, w_shape)
-        b_name, b = self._bias(k, b_shape, qx.scale, w_scale)
-        y = _core(u, self.body, x.shape[1], a, w_name, b_name, f"u{k}_y")
-        before = _float(u, x, w, b)
-        y, after = self._post(k, y, before)
+        y, before, after = self._operator(k, a, qx, x)
+        if k == 0 and u.beside:
+            self._beside(a if u.beside == "same dq" else self._dq(q, qx.names, f"u{u.chain}_x"), qx, x)
         if is_last and u.output in ("also graph output", "second consumer"):
             twin = f"u{k}_y" if u.output == "also graph output" else self.body.node("Identity", [f"u{k}_y"], "second")
             self.outputs.append(_info(twin, before.dtype, before.shape))
@@ -126,12 +123,30 @@ class _Builder:
             self._dq(q, qy.names, last)
         return q, qy, after
 
+    def _operator(self, k: int, a: str, qx: Quantized, x: Floats) -> tuple[str, Floats, Floats]:
+        """op -> post: the name of what comes out, and its values before and behind `post`."""
+        w_shape, b_shape = self._shapes(x.shape)
+        w_name, w, w_scale = self._weight(k, w_shape)
+        b_name, b = self._bias(k, b_shape, qx.scale, w_scale)
+        y = _core(self.u, self.body, x.shape[1], a, w_name, b_name, f"u{k}_y")
+        before = _float(self.u, x, w, b)
+        y, after = self._post(k, y, before)
+        return y, before, after
+
+    def _beside(self, a: str, qx: Quantized, x: Floats) -> None:
+        """One more unit, which reads what the first one of the chain reads."""
+        u, k = self.u, self.u.chain
+        y, before, after = self._operator(k, a, qx, x)
+        qy = self._quantized(f"u{k}_q", after if u.redundant else before, u.y_type or u.x_type)
+        self._dq(self._q(y, qy, f"u{k}_q"), qy.names, "beside")
+        self.outputs.append(_info("beside", after.dtype, after.shape))
+
     def _x_shape(self) -> tuple[int, ...]:
         u = self.u
         if u.convolves:
             return (1, self._channels(), *([5 if u.spatial < 3 else 4] * u.spatial))
         sizes = (self._size(), self._size())
-        return (2, *sizes) if u.rank == 3 else sizes
+        return (*[2] * (u.rank - 2), *sizes)
 
     def _size(self) -> int:
         return self.equal if self.u.share else int(self.rng.integers(2, 6))
@@ -151,7 +166,8 @@ class _Builder:
         m, k = (x[-1], x[-2]) if u.trans_a else (x[-2], x[-1])
         n = self._size()
         shapes: dict[str, tuple[int, ...]] = {"1N": (1, n), "scalar": (), "M1": (m, 1), "MN": (m, n)}
-        return ((n, k) if u.trans_b else (k, n)), shapes.get(u.bias, (n,))
+        matrix = (n, k) if u.trans_b else (k, n)
+        return ((1, *matrix) if u.batched else matrix), shapes.get(u.bias, (n,))
 
     def _weight(self, k: int, shape: tuple[int, ...]) -> tuple[str, Floats, Floats]:
         """The weight's name, its values, and its scale (1 where it is float)."""
@@ -227,13 +243,13 @@ class _Builder:
     def _quantized(self, name: str, value: Floats, dtype: str) -> Quantized:
         info, shape = np.iinfo(dtype), self.u.scale_shape
         lo, hi = min(float(value.min()), 0.0), max(float(value.max()), 0.0)
+        lo = 0.0 if self.u.implicit_zero else lo
         step = max((hi - lo) / (int(info.max) - int(info.min)), 1e-6)
         scale = np.full(shape, step, np.float32)
         zero_point = np.full(shape, np.clip(np.rint(info.min - lo / step), info.min, info.max), dtype)
-        names = (
-            self.constants.constant(f"{name}_scale", scale),
-            self.constants.constant(f"{name}_zp", zero_point),
-        )
+        names: tuple[str, ...] = (self.constants.constant(f"{name}_scale", scale),)
+        if not self.u.implicit_zero:
+            names = (*names, self.constants.constant(f"{name}_zp", zero_point))
         return Quantized(scale, zero_point, names)
 
     def _q(self, x: str, q: Quantized, output: str) -> str:

@@ -26,11 +26,12 @@ WeightForm = Literal["float", "per tensor", "per channel", "per channel, negativ
 Source = Literal["initializer", "constant", "identity", "transpose", "reshape", "cast"]
 Place = Literal["main", "then", "then, constants outside", "loop", "scan", "function"]
 Output = Literal["float", "quantized", "also graph output", "second consumer", "no q"]
+Beside = Literal["", "same dq", "same codes"]
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A model of `chain` equal units: DQ -> op(weight, bias) -> post* -> Q."""
+    """A model of `chain` equal units: DQ -> op(weight, bias) -> post* -> Q; maybe one more beside the first."""
 
     op: Op = "Conv"
     spatial: int = 2  # dimensions of Conv and ConvTranspose
@@ -41,6 +42,7 @@ class Unit:
     alpha: float = 1.0
     beta: float = 1.0
     rank: int = 2  # of MatMul's first input
+    batched: bool = False  # MatMul's weight has a leading axis of 1
     bias: Bias = "N"
     bias_form: BiasForm = "float"
     weight_form: WeightForm = "float"
@@ -49,6 +51,7 @@ class Unit:
     x_type: str = "uint8"
     y_type: str = ""  # empty: x_type
     scale_shape: tuple[int, ...] = ()  # of the activations' scales and zero points: [] or [1]
+    implicit_zero: bool = False  # the activations have no zero points: 0, of uint8
     domain: str = ""  # of Q and DQ
     opset: int = 13
     ir: int = 8
@@ -60,6 +63,12 @@ class Unit:
     share: Literal["", "weight", "bias"] = ""  # among the units of the chain
     output: Output = "float"
     quantized_input: bool = False
+    beside: Beside = ""  # what another unit shares with the first one of the chain
+
+    @property
+    def count(self) -> int:
+        """How many units there are. Names tell which: that beside the first is the last."""
+        return self.chain + bool(self.beside)
 
     @property
     def convolves(self) -> bool:
@@ -84,7 +93,8 @@ OPTIONS: Mapping[str, Sequence[Any]] = {
     "trans_b": (False, True),
     "alpha": (1.0, 0.5, 1.7),
     "beta": (1.0, 0.25, 3.0),
-    "rank": (2, 3),
+    "rank": (2, 3, 4),
+    "batched": (False, True),
     "bias": ("N", "none", "1N", "scalar", "M1", "MN"),
     "bias_form": ("float", "int32", "int32 of wrong scale", "input"),
     "weight_form": ("float", "per tensor", "per channel", "per channel, negative axis"),
@@ -93,6 +103,7 @@ OPTIONS: Mapping[str, Sequence[Any]] = {
     "x_type": ("uint8", "int8", "uint16", "int16"),
     "y_type": ("", "uint8", "int8", "uint16", "int16"),
     "scale_shape": ((), (1,)),
+    "implicit_zero": (False, True),
     "domain": ("", "com.microsoft"),
     "opset": OPSETS,
     "ir": (8, 3, 4, 7, 10, 12, 13),
@@ -104,6 +115,7 @@ OPTIONS: Mapping[str, Sequence[Any]] = {
     "share": ("", "weight", "bias"),
     "output": ("float", "quantized", "also graph output", "second consumer", "no q"),
     "quantized_input": (False, True),
+    "beside": ("", "same dq", "same codes"),
 }
 
 
@@ -114,14 +126,17 @@ def repair(u: Unit) -> Unit:
         u = replace(u, x_type=u.x_type.replace("16", "8"), y_type=u.y_type.replace("16", "8"))
     if u.domain == "" and u.opset < 13 and u.per_channel:  # and has `axis` from 13 on
         u = replace(u, weight_form="per tensor")
-    if u.chain == 1:
+    if u.count == 1:
         u = replace(u, share="")
+    if {u.x_type, u.y_type or u.x_type} != {"uint8"}:  # what a Q without a zero point gives
+        u = replace(u, implicit_zero=False)
     if u.chain > 1 and u.output == "no q":  # every unit of a chain but the last has a Q anyway
         u = replace(u, output="float")
     if u.place == "function":  # it has no initializers and no outer values, and came with IR 8
         u = replace(u, source="constant" if u.source == "initializer" else u.source, ir=max(u.ir, 8))
         u = replace(u, bias_form="float" if u.bias_form == "input" else u.bias_form)
     if u.place != "main":  # its one output is the sub-graph's
+        u = replace(u, beside="", share=u.share if u.chain > 1 else "")
         u = replace(u, output="float" if u.output in ("also graph output", "second consumer") else u.output)
         # Up to IR 3 initializers must be graph inputs, and those of a body are what If, Loop and Scan pass.
         u = replace(u, ir=max(u.ir, 4))
@@ -142,7 +157,7 @@ def _operator(u: Unit) -> Unit:
     elif u.bias == "none" and u.opset < 11:  # C became optional at opset 11
         u = replace(u, bias="N")
     if not u.op.startswith("MatMul"):
-        u = replace(u, rank=d.rank)
+        u = replace(u, rank=d.rank, batched=d.batched)
     if u.op == "MatMul":
         u = replace(u, bias="none")
     if u.op == "MatMulAdd" and u.bias == "none":
@@ -153,6 +168,8 @@ def _operator(u: Unit) -> Unit:
         # One scale per channel needs an axis for it. A grouped ConvTranspose has fewer scales than biases.
         per_tensor = u.bias in ("scalar", "M1") or (u.op == "ConvTranspose" and (u.group > 1 or u.depthwise))
         u = replace(u, weight_form="per tensor" if per_tensor else u.weight_form)
+    if u.batched and u.per_channel:  # the axis of output channels is another one
+        u = replace(u, weight_form="per tensor")
     if u.weight_form == "float":
         u = replace(u, weight_type=d.weight_type, weight_zero_point=d.weight_zero_point)
         if u.bias_form.startswith("int32"):  # an int32 bias takes its scale from the weight's

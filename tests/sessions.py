@@ -59,7 +59,7 @@ def optimized(model: onnx.ModelProto | Path, level: Level = EXTENDED, disabled: 
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All nodes of a graph and of the graphs in their attributes."""
-    return (node for each in _graphs(graph) for node in each.node)
+    return (node for each in graphs(graph) for node in each.node)
 
 
 def op_counts(model: onnx.ModelProto) -> Counter[str]:
@@ -78,16 +78,22 @@ def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array]:
 
 def integer_kernels(model: onnx.ModelProto, ops: Mapping[str, int] = FUSED) -> int:
     """How many of an optimized model's nodes multiply by a weight in integers: of activations none counts."""
-    constants = {tensor.name for graph in _graphs(model.graph) for tensor in graph.initializer}
-    return sum(node.op_type in ops and node.input[ops[node.op_type]] in constants for node in nodes(model.graph))
+    return len(integer_kernel_nodes(model, ops))
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def integer_kernel_nodes(model: onnx.ModelProto, ops: Mapping[str, int] = FUSED) -> list[onnx.NodeProto]:
+    """Those nodes."""
+    constants = {tensor.name for graph in graphs(model.graph) for tensor in graph.initializer}
+    return [n for n in nodes(model.graph) if n.op_type in ops and n.input[ops[n.op_type]] in constants]
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those in the attributes of its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for body in [attribute.g, *attribute.graphs]:
-                yield from _graphs(body)
+                yield from graphs(body)
 
 
 def _random(type_: onnx.TypeProto.Tensor, rng: np.random.Generator) -> Array:

@@ -4,6 +4,8 @@ Everything that is proved on generated models rests on this. Were a model invali
 the tests behind it would pass and prove nothing.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -44,8 +46,16 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 @pytest.mark.parametrize("op", OPTIONS["op"])
 def test_outputs_use_the_range_of_their_type(op: str) -> None:
     rng = np.random.default_rng(0)
+    fixed: dict[str, Any] = {
+        "place": "main",
+        "y_type": "",
+        "bias_form": "float",
+        "redundant": True,
+        "beside": "",
+        "implicit_zero": False,
+    }
     for _ in range(20):
-        unit = draw(rng, op=op, output="quantized", place="main", y_type="", bias_form="float", redundant=True)
+        unit = draw(rng, op=op, output="quantized", **fixed)
         model = build(unit, rng)
         (y,) = sessions.run(model, sessions.feeds(model, rng))
         codes = y.astype(np.int64)  # in which a difference of two int8 has room

@@ -2,7 +2,8 @@
 
 Constant are initializers that the caller cannot override, outputs of Constant nodes, and small cones of pure ops over
 those (`FOLDABLE`). Whether a value is constant is answered from the structure alone; its array is computed when
-somebody asks for it. Tensors stay memory-mapped, and cones are evaluated by onnx's own reference operators.
+somebody asks for it. Tensors stay memory-mapped, and cones are evaluated by onnx's own reference operators, op by op in
+the types of the model: a product of float32 is rounded to float32, as it is when the model runs.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ FOLDABLE = frozenset(
         "Expand",
         "QuantizeLinear",
         "DequantizeLinear",
-        "com.microsoft::QuantizeLinear",
-        "com.microsoft::DequantizeLinear",
+        *schemas.STANDARD,
     }
 )
 MAX_CONE = 64  # nodes between a constant and what it is computed from

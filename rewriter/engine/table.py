@@ -48,6 +48,7 @@ class Table:
         self.output_count: list[int] = [0]
         self.value_scope: list[int] = [0]
         self.is_input: set[int] = set()
+        self.parameter: dict[int, tuple[str, int]] = {}  # inputs of functions: op key and slot of what calls pass
         self.overridable: set[int] = set()
         self.initializer: dict[int, Any] = {}
         self.scopes: list[Scope] = []

@@ -2,6 +2,7 @@
 
 A constant's tensor, else what the model declares, else what the schema says of a node that an edit made, else shape
 inference over the whole input model, which runs at most once and only when a rule asks for a type nobody declared.
+A function's input is what all calls of the function agree on.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ def type_of(table: Table, value: int, search: bool = True) -> ValueType:
         node = table.producer[one]
         if search and not is_complete(found) and table.scopes[table.value_scope[one]].kind == "graph":
             found = merged(found, table.access.inferred_types().get(table.name[one]))
-        if is_complete(found) or not node or not (search or type(table.handle[node]) is NewNode):
+        passed = [] if node or not search else arguments(table, one)
+        if is_complete(found) or not (passed or (node and (search or type(table.handle[node]) is NewNode))):
             memo[one] = found
             continue
-        before = [v for v in table.inputs[node] if v and v not in memo]
+        before = [v for v in passed or table.inputs[node] if v and v not in memo]
         if before and one not in started:
             started.add(one)
             stack.extend(v for v in before if v not in started)
+            continue
+        if passed:
+            memo[one] = merged(found, agreed([memo.get(v, UNKNOWN) for v in passed]))
             continue
         for output, known in from_schema(table, node, memo).items():
             memo.setdefault(output, merged(found if output == one else stated_type(table, output), known))
@@ -71,6 +76,25 @@ def merged(first: ValueType, second: ValueType | None) -> ValueType:
     elif second.shape is not None:
         shape = tuple(b if a is None else a for a, b in zip(shape, second.shape, strict=True))
     return ValueType(first.dtype or second.dtype, shape)
+
+
+def arguments(table: Table, value: int) -> list[int]:
+    """What the calls of a function pass for this input of it (0: nothing); none for any other value."""
+    if value not in table.parameter:
+        return []
+    key, slot = table.parameter[value]
+    calls = [node for node in table.by_op.get(key, ()) if table.op[node] == key]
+    return [table.inputs[node][slot] if slot < len(table.inputs[node]) else 0 for node in calls]
+
+
+def agreed(types: Sequence[ValueType]) -> ValueType:
+    """What holds for all of these. Symbols do not: each graph has its own."""
+    dtype = types[0].dtype if len({one.dtype for one in types}) == 1 else None
+    shapes = [one.shape for one in types if one.shape is not None]
+    if len(shapes) < len(types) or len({len(shape) for shape in shapes}) > 1:
+        return ValueType(dtype, None)
+    columns = zip(*shapes, strict=True)
+    return ValueType(dtype, tuple(c[0] if isinstance(c[0], int) and len(set(c)) == 1 else None for c in columns))
 
 
 def stated_type(table: Table, value: int) -> ValueType:
@@ -124,6 +148,7 @@ def infer(
     from rewriter.models.proto import value_type
     from rewriter.models.sink import attribute_proto
 
+    op, version = schemas.STANDARD.get(op, (op, version))
     domain, op_type = schemas.split_key(op)
     unknown = [UNKNOWN] * outputs
     try:

@@ -67,6 +67,12 @@ class Value:
         """Op type of the node that produces it (`"domain::Type"` outside ai.onnx), None for inputs and initializers."""
         return self._table.op[self._table.producer[self.id]] or None
 
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        """A constant, not read before somebody asks it for elements; it outlives the value. Raises ValueError if it is
+        none."""
+        return constants.tensor(self._table, self.id)
+
     def numpy(self) -> np.ndarray:
         """The elements of a constant; raises ValueError if it is none, ModelError if its data cannot be read."""
         return constants.array(self._table, self.id)

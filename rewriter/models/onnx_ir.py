@@ -20,6 +20,7 @@ from rewriter.engine.scope import Scope, ValueType
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.reader import fill_table
+from rewriter.schemas import op_key
 
 ANNOTATION = "quant_parameter_tensor_names"  # where `ir.serde` keeps a quantization annotation, in `Value.meta`
 
@@ -36,7 +37,7 @@ class IrSource:
             raise ModelError("the model states no opset (graph.opset_imports)")
         table = Table(IrAccess(model), model.ir_version or 0)
         main = (model.graph, model.graph.name or "", opsets_of(model.graph))
-        functions = [(f.graph, f.name, opsets_of(f.graph)) for f in model.functions.values()]
+        functions = [(f.graph, op_key(f.domain, f.name), opsets_of(f.graph)) for f in model.functions.values()]
         fill_table(table, IrView(), main, functions)
         return table
 

@@ -19,6 +19,7 @@ from rewriter.engine.scope import AttributeReference, Scope, Shape, ValueType
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.reader import fill_table
+from rewriter.schemas import op_key
 
 TENSOR = AttributeProto.TENSOR
 
@@ -185,7 +186,9 @@ def read_proto(model: ModelProto, base: Path | None = None) -> Table:
         raise ModelError("the model states no opset (opset_import): truncated, or no ONNX model")
     table = Table(ProtoAccess(model, base), model.ir_version)
     main = (model.graph, model.graph.name, opsets_of(model.opset_import))
-    fill_table(table, ProtoView(), main, [(f, f.name, opsets_of(f.opset_import)) for f in model.functions])
+    fill_table(
+        table, ProtoView(), main, [(f, op_key(f.domain, f.name), opsets_of(f.opset_import)) for f in model.functions]
+    )
     return table
 
 

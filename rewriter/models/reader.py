@@ -48,7 +48,10 @@ def fill_table(
     graph: tuple[Any, str, Mapping[str, int]],
     functions: Iterable[tuple[Any, str, Mapping[str, int]]],
 ) -> None:
-    """Read the main graph and the functions, each given as handle, name and opset imports, and all bodies."""
+    """Read the main graph and the functions, each given as handle, name and opset imports, and all bodies.
+
+    A function's name is the op key of its calls.
+    """
     reader = _Reader(table, view)
     handle, name, opsets = graph
     reader.read_graph(Scope(0, "graph", name or "graph", None, 0, "", handle, opsets))
@@ -97,8 +100,10 @@ class _Reader:
 
     def read_function(self, scope: Scope) -> None:
         self.enter(scope)
-        for name in self.view.inputs(scope.handle):
-            self.table.is_input.add(self.define(name, scope, "function input"))
+        for slot, name in enumerate(self.view.inputs(scope.handle)):
+            value = self.define(name, scope, "function input")
+            self.table.is_input.add(value)
+            self.table.parameter[value] = (scope.name, slot)
         self.finish(scope, self.read_nodes(scope))
 
     def read_bodies(self) -> None:

@@ -170,11 +170,8 @@ class _Sink:
         while scope.parent is not None:
             scope = scope.parent
         if scope.kind == "function":
-            holders.append(
-                next(
-                    f for f in self.out.functions if f.name == scope.name and list(f.input) == list(scope.handle.input)
-                )
-            )
+            named = [f for f in self.out.functions if schemas.op_key(f.domain, f.name) == scope.name]
+            holders.append(next(f for f in named if list(f.input) == list(scope.handle.input)))
         for holder in holders:
             if all(entry.domain != domain for entry in holder.opset_import):
                 holder.opset_import.add(domain=domain, version=scope.opsets.get(domain, 1))

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewriter.report.text import what_was_done
+
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rewrite: which rule, at which node, what became of the nodes, and what the callback noted."""
+    """One rewrite: which rule, at which node, what became of the nodes, and what the callback noted.
+
+    `str(rewrite)` is its line: the notes, each as `key=value` or, if it is no plain value, as its own line.
+    """
 
     rule: str
     node: str
@@ -16,6 +21,9 @@ class Rewrite:
     changed: tuple[str, ...]
     removed: tuple[str, ...]
     notes: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.node} ({self.rule}): {what_was_done(self)}"
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,12 @@ class Report:
         for one in self.rewrites:
             found[one.rule] = found.get(one.rule, 0) + 1
         return found
+
+    def __str__(self) -> str:
+        """A line for each rewrite, and for each reason for which nodes were left alone."""
+        lines = [str(one) for one in self.rewrites]
+        lines += [f"left alone: {reason}: {', '.join(nodes)}" for reason, nodes in self.declined_by_reason().items()]
+        return "\n".join(lines + [f"{rule} was skipped: {why}" for rule, why in self.skipped.items()])
 
     def declined_by_reason(self) -> dict[str, list[str]]:
         """Reason -> the nodes that it holds for, in the order of the model."""

@@ -14,18 +14,30 @@ import numpy as np
 
 from rewriter import Decline, Match, NoMatch, Unshared, Value
 from rules import quantization as qm
-from rules.backends import GENERIC, TENSOR, Backend, is_power_of_two
+from rules.backends import GENERIC, TENSOR, Backend
+from rules.qdq_unit.already_quantized import is_right, quantized_weight_scale, require_weight, stands_alone
+from rules.qdq_unit.float_types import (
+    float_type,
+    is_microsoft,
+    is_uniform,
+    output_dtype,
+    require_float,
+    scale_type,
+    times_alpha,
+    type_name,
+)
 from rules.qdq_unit.input_moments import input_moments
+from rules.qdq_unit.narrow_scales import bias_in_type, quantized_in_type, require_finite
 from rules.qdq_unit.unit import (
-    FLOAT32,
+    added_shape,
     input_scale,
     per_channel_possible,
     scalar,
     scale_repeats,
-    type_name,
     weight_axis,
     zero_point,
 )
+from rules.qdq_unit.unit_notes import bias_of, folding_error, note_unit, weight_of
 
 Returned = dict[str, Any]
 T = TypeVar("T")
@@ -55,14 +67,15 @@ def named(tensor: str, work: Callable[[], T]) -> T:
         raise Decline(f"{tensor}: {refusal.reason}") from None
 
 
-def float_tensor(value: Value, what: str) -> np.ndarray:
-    """The elements of a constant float32 tensor, finite. Raises Decline."""
+def float_tensor(m: Match, value: Value, what: str) -> np.ndarray:
+    """The elements of a constant tensor of the unit's float type, finite. Raises Decline."""
     if value.is_overridable:
         raise Decline(f"the {what} {value.name!r} is also a graph input, so the caller can override it")
     if not value.is_constant:
         raise Decline(f"the {what} {value.name!r} is computed at run time")
-    if type_name(value) != FLOAT32:
-        raise Decline(f"the {what} {value.name!r} is {type_name(value)}; only float32 is quantized")
+    require_float(value, what)
+    if type_name(value) != float_type(m):
+        raise Decline(f"the {what} {value.name!r} is {type_name(value)} beside an input of {float_type(m)}")
     found = value.numpy()
     bad = qm.first_bad(found)
     if bad is not None:
@@ -79,7 +92,7 @@ def bias_values(m: Match) -> qm.BiasValues | None:
         return None
     if not bias.is_constant:
         raise NoMatch
-    return qm.BiasValues.of_floats(float_tensor(bias, "bias"))
+    return qm.BiasValues.of_floats(float_tensor(m, bias, "bias"))
 
 
 def dequantized_bias(m: Match) -> qm.BiasValues:
@@ -116,12 +129,18 @@ def complete_unit(
     bias: bool = True,
     scheme: qm.Scheme = PLAIN,
     backend: Backend = GENERIC,
+    zero_points: bool = False,
+    reason: str | None = None,
 ) -> Returned:
-    """Weight, and bias if there is one, of a unit whose weight is float, in the form that the backend takes."""
+    """Weight, and bias if there is one, of a unit whose weight is float, in the form that the backend takes.
+
+    zero_points: whether a symmetric scheme gives way to zero points where these pay. reason: why the unit is no integer
+    kernel, for the report.
+    """
     node = m.node(core)
     x_scale = input_scale(m)
     weight = m.value("w")
-    w = float_tensor(weight, "weight")
+    w = float_tensor(m, weight, "weight")
     b = bias_values(m) if bias else None
     require_opset(m, scheme)
     axis = weight_axis(node, w.ndim)
@@ -133,47 +152,76 @@ def complete_unit(
     moments = input_moments(m, x_scale, w.shape)
     repeat = 1 if axis is None else scale_repeats(node)
     if scheme.granularity == "block":
-        return complete_blocks(m, core, w, factors.alpha, moments, scheme)
-    unit = named(
-        weight_or_bias(weight, m, b),
-        lambda: qm.quantize_unit(
+        return complete_blocks(m, core, w, factors.alpha, moments, scheme, backend, reason)
+    skewed = backend.asymmetric(node.op_type, scheme)
+    if not scheme.symmetric:
+        if skewed is None:
+            raise Decline(f"{backend.name} takes a weight of {node.op_type} with zero point 0 only")
+        scheme = replace(skewed, search=scheme.search)
+    in_int32 = b if backend.bias == "int32" else None
+    # Only a bias has the product of the scales for its own, which has to be a number of the type.
+    unit_scale = x_scale if in_int32 is not None or scale_type(m) == "float32" else x_scale.dtype.type(1)
+
+    def work(kind: str) -> qm.QuantizedUnit:
+        return qm.quantize_unit(
             w,
-            b if backend.bias == "int32" else None,
-            x_scale,
+            in_int32,
+            unit_scale,
             axis=axis,
-            scheme=scheme,
+            scheme=replace(scheme, scale_type=kind),
+            allowed=(replace(skewed, scale_type=kind),) if zero_points and skewed is not None else (),
             inputs=moments,
             alpha=factors.alpha,
             beta=factors.beta,
             repeat=repeat,
-        ),
-    )
+        )
+
+    depth = w.size if axis is None else w.size // max(1, w.shape[axis])
+    unit = named(weight_or_bias(weight, m, b), lambda: quantized_in_type(m, weight.name, depth, unit_scale, work))
+    require_finite(m, weight.name, unit.weight)
     held = unit.bias
     if backend.bias == "int8":
         held = shifted_bias(m, None if b is None else b.times(factors.beta), x_scale, unit.weight.scale)
     guard(m, backend, x_scale, unit.weight.scale, held)
-    note_unit(m, node.op_type, weight.name, unit.weight, held, unit.raised)
-    m.note(on_grid=unit.on_grid)
-    returned = weight_tensors(unit.weight)
+    folded = None if b is None else b.times(factors.beta)
+    note_unit(
+        m,
+        node,
+        unit_output(m, core),
+        weight_of(
+            m, node, w, unit.weight, unit.scheme, moments,
+            alpha=factors.alpha, on_grid=unit.on_grid, raised=unit.raised,
+        ),
+        bias_of(m, folded, held),
+        backend=backend.name,
+        reason=reason,
+    )  # fmt: skip
+    returned = weight_tensors(m, unit.weight)
     if bias:
-        returned |= bias_tensors(held, "b_scale", backend)
+        returned |= bias_tensors(m, held, "b_scale", backend)
     return returned
 
 
 def shifted_bias(
-    m: Match, b: qm.BiasValues | None, x_scale: np.float32, w_scale: np.ndarray
+    m: Match, b: qm.BiasValues | None, x_scale: np.floating[Any], w_scale: np.ndarray
 ) -> qm.QuantizedTensor | None:
-    """An int8 bias at a power-of-two scale of its own, after checking that the unit's shifts are in range."""
+    """An int8 bias at a power-of-two scale of its own, after checking that the unit's shifts are in range.
+
+    The scale has the type of the weight's. Raises Decline where that cannot hold it.
+    """
     y_scale = scalar(m.value("y_scale"))
     if y_scale is None:
         raise Decline("the output's scale is no constant")
     values = np.zeros(1) if b is None else b.number * b.unit
-    found = named("the unit", lambda: qm.power_of_two_bias(values, float(x_scale), float(w_scale.max()), y_scale))
-    return None if b is None else found.bias
+    found = named("the unit", lambda: qm.power_of_two_bias(values, float(x_scale), float(w_scale.max()), y_scale)).bias
+    held = found.scale.astype(w_scale.dtype)
+    if held.astype(np.float64) != found.scale:
+        raise Decline(f"the scale of the bias, {found.scale:g}, is no {w_scale.dtype.name}")
+    return None if b is None else replace(found, scale=held)
 
 
 def guard(
-    m: Match, backend: Backend, x_scale: np.float32, w_scale: np.ndarray, bias: qm.QuantizedTensor | None
+    m: Match, backend: Backend, x_scale: np.floating[Any], w_scale: np.ndarray, bias: qm.QuantizedTensor | None
 ) -> None:
     """Decline where the backend would not requantize rightly."""
     if not backend.htp_guards:
@@ -190,54 +238,77 @@ def guard(
 
 
 def complete_blocks(
-    m: Match, core: str, w: np.ndarray, alpha: float, moments: qm.InputMoments | None, scheme: qm.Scheme
+    m: Match,
+    core: str,
+    w: np.ndarray,
+    alpha: float,
+    moments: qm.InputMoments | None,
+    scheme: qm.Scheme,
+    backend: Backend,
+    reason: str | None,
 ) -> Returned:
     """The weight of a unit, in blocks along the axis that is summed over."""
     node, weight = m.node(core), m.value("w")
     axis = weight_axis(node, w.ndim)
     summed = w.ndim - 2 if axis is None else 1 - axis
     held = w if alpha == 1 else w.astype(np.float64) * alpha
+    # Beside an output of another type there is a choice, and float32 is never too narrow.
+    scheme = replace(scheme, scale_type=scale_type(m) if is_uniform(m) else "float32")
     quantized = named(
         f"weight {weight.name!r}",
         lambda: qm.quantize_weight(held, axis, scheme, block_axis=summed, moments=moments),
     )
-    note_unit(m, node.op_type, weight.name, quantized, None, 0)
-    return weight_tensors(quantized)
+    require_finite(m, weight.name, quantized)
+    change = weight_of(m, node, w, quantized, scheme, moments, alpha=alpha)
+    note_unit(m, node, unit_output(m, core), change, None, backend=backend.name, reason=reason)
+    return weight_tensors(m, quantized)
 
 
 def require_opset(m: Match, scheme: qm.Scheme) -> None:
-    """What DequantizeLinear takes only from opset 21 on, in ai.onnx."""
+    """What DequantizeLinear takes only from opset 21 on, in ai.onnx; com.microsoft's has no blocks."""
     new = scheme.weight_type in ("int4", "uint4", "int16") or scheme.granularity == "block"
-    if new and m.opset < 21 and not m.node("x").op_type.startswith("com.microsoft"):
+    if new and m.opset < 21 and not is_microsoft(m):
         what = "blocks" if scheme.granularity == "block" else f"{scheme.weight_type} weights"
         raise Decline(f"{what} need opset 21 or later; the model is at {m.opset}")
+    if scheme.granularity == "block" and is_microsoft(m):
+        raise Decline("com.microsoft's DequantizeLinear takes no blocks; that of ai.onnx does from opset 21 on")
 
 
-def weight_tensors(weight: qm.QuantizedTensor) -> Returned:
+def weight_tensors(m: Match, weight: qm.QuantizedTensor) -> Returned:
     codes, zero_point = weight.stored()
-    return {"w_quantized": codes, "w_scale": weight.scale, "w_zero_point": zero_point, "axis": weight.axis}
+    returned = {"w_quantized": codes, "w_scale": weight.scale, "w_zero_point": zero_point, "axis": weight.axis}
+    return returned | {"dtype": output_dtype(m, weight.scale)}
 
 
 def weight_or_bias(weight: Value, m: Match, b: qm.BiasValues | None) -> str:
     return f"weight {weight.name!r}" if b is None else f"weight {weight.name!r} and its bias"
 
 
-def bias_tensors(bias: qm.QuantizedTensor | None, scale: str, backend: Backend) -> Returned:
+def bias_tensors(m: Match, bias: qm.QuantizedTensor | None, scale: str, backend: Backend) -> Returned:
     if bias is None:
         return {"b_quantized": None, scale: None, "bias_axis": None}
-    codes = bias.codes if backend.shares_constants else Unshared(bias.codes)
-    return {"b_quantized": codes, scale: bias.scale, "bias_axis": bias.axis}
+    written = np.broadcast_to(bias.codes, added_shape(m, bias.codes.shape))
+    codes = written if backend.shares_constants else Unshared(written)
+    returned = {"b_quantized": codes, scale: bias.scale, "bias_axis": bias.axis}
+    return returned | {"dtype": output_dtype(m, bias.scale)}
 
 
-def complete_bias(m: Match, core: str, factors: Factors = NO_FACTORS, backend: Backend = GENERIC) -> Returned:
-    """The bias of a unit whose weight is quantized already: float, or quantized at another scale."""
+def complete_bias(
+    m: Match,
+    core: str,
+    factors: Factors = NO_FACTORS,
+    backend: Backend = GENERIC,
+    judge: Callable[[], str | None] = lambda: None,
+) -> Returned:
+    """The bias of a unit whose weight is quantized already: float, or quantized at another scale.
+
+    judge: why the unit is no integer kernel, for the report; asked if there is anything to do.
+    """
     node = m.node(core)
     x_scale = input_scale(m)
     w_scale = quantized_weight_scale(m, core)
     require_weight(m, core, backend, w_scale)
-    if factors.alpha < 0:
-        raise Decline(f"alpha is {factors.alpha}: a negative factor cannot be folded into the weight's scale")
-    scale = np.asarray(w_scale.astype(np.float64) * factors.alpha, np.float32)
+    scale = times_alpha(w_scale, factors.alpha)
     if m["b_q"] is not None:
         right = stands_alone(m) if backend.bias == "int8" else is_right(m, x_scale, scale, scale_repeats(node))
         if factors == Factors() and right:
@@ -247,110 +318,26 @@ def complete_bias(m: Match, core: str, factors: Factors = NO_FACTORS, backend: B
         name = m.value("b").name
     b = bias_values(m)
     assert b is not None
+    reason = judge()
     repeat = scale_repeats(node) if scale.ndim else 1
     bias: qm.QuantizedTensor | None
     if backend.bias == "int8":
         bias = shifted_bias(m, b.times(factors.beta), x_scale, scale)
     else:
-        bias = named(
-            f"bias {name!r}", lambda: qm.quantize_bias_for(b, x_scale, scale, beta=factors.beta, repeat=repeat)
-        )
+
+        def work(held: np.ndarray) -> qm.QuantizedTensor:
+            return qm.quantize_bias_for(b, x_scale, held, beta=factors.beta, repeat=repeat)
+
+        bias = named(f"bias {name!r}", lambda: bias_in_type(m, name, x_scale, scale, work))
     assert bias is not None
     guard(m, backend, x_scale, scale, bias)
-    m.note(op=node.op_type, bias=name, bias_shape=list(bias.codes.shape))
-    return bias_tensors(bias, "b_new_scale", backend)
+    note_unit(
+        m, node, unit_output(m, core), None, bias_of(m, b.times(factors.beta), bias),
+        backend=backend.name, reason=reason, folded=0.0 if factors.alpha == 1 else folding_error(m, scale),
+    )  # fmt: skip
+    return bias_tensors(m, bias, "b_new_scale", backend)
 
 
-def require_weight(m: Match, core: str, backend: Backend, w_scale: np.ndarray) -> None:
-    """Decline a weight that is quantized already, in a form that the backend does not take."""
-    if backend is GENERIC:
-        return
-    weight, zero = m.value("w_q"), m.maybe("w_zp")
-    axis = weight_axis(m.node(core), len(weight.shape or ()))
-    if w_scale.size > 1 and backend.granularity_of(m.node(core).op_type, axis) == TENSOR:
-        raise Decline(
-            f"{backend.name} takes one scale for the weight of this {m.node(core).op_type}; it has one per channel"
-        )
-    if backend.power_of_two and not all(is_power_of_two(float(s)) for s in w_scale.reshape(-1)):
-        raise Decline(f"{backend.name} takes power-of-two scales only; that of the weight is none")
-    if backend.weight_types is not None:
-        if type_name(weight) not in backend.weight_types:
-            raise Decline(
-                f"{backend.name} takes {' or '.join(backend.weight_types)} weights, this one is {type_name(weight)}"
-            )
-        if zero is not None and not (zero.is_constant and not zero.numpy().any()):
-            raise Decline(f"{backend.name} takes weights with zero point 0 only")
-
-
-def folded_scale(m: Match) -> np.ndarray:
-    """The scale of a Gemm's quantized weight with alpha folded in, rounded once to float32."""
-    return np.asarray(m.array("w_scale").astype(np.float64) * m.attribute("alpha"), np.float32)
-
-
-def stands_alone(m: Match) -> bool:
-    """Whether an existing bias is int8 at a power-of-two scale."""
-    scale = scalar(m.value("b_scale"))
-    return type_name(m.value("b_q")) == "int8" and is_power_of_two(scale)
-
-
-def is_right(m: Match, x_scale: np.float32, w_scale: np.ndarray, repeat: int) -> bool:
-    """Whether an existing bias stands at the product of the scales, with zero point 0."""
-    held = m.value("b_scale")
-    zero = m.maybe("b_zp")
-    if not held.is_constant or type_name(m.value("b_q")) != "int32":
-        return not held.is_constant
-    if zero is not None and not (zero.is_constant and not zero.numpy().any()):
-        return False
-    expected = np.tile(w_scale, repeat) if w_scale.ndim and repeat > 1 else w_scale
-    return qm.bias_is_right(held.numpy().reshape(-1), x_scale, expected.reshape(-1))
-
-
-def quantized_weight_scale(m: Match, core: str) -> np.ndarray:
-    """The scale of a quantized weight, [] or [C] along the channel axis. Raises Decline where it has no such form."""
-    scale = m.value("w_scale")
-    dq = m.node("w")
-    if not m.value("w_q").is_constant or not scale.is_constant:
-        raise NoMatch
-    if type_name(scale) != FLOAT32:
-        raise Decline(f"the weight's scale {scale.name!r} is {type_name(scale)}; float32 is expected")
-    found = scale.numpy()
-    if not (np.isfinite(found).all() and (found > 0).all()):
-        raise Decline(f"the weight's scale {scale.name!r} is not positive and finite everywhere")
-    if found.size == 1 and found.ndim <= 1:
-        return np.asarray(found.reshape(()))
-    if dq.attribute("block_size"):
-        raise Decline(f"the weight {m.value('w_q').name!r} is quantized in blocks; its bias has no scale")
-    shape = m.value("w_q").shape or ()
-    stated = dq.attribute("axis")
-    axis = (1 if stated is None else int(stated)) % max(len(shape), 1)
-    wanted = weight_axis(m.node(core), len(shape))
-    if wanted is None and m.node(core).op_type == "MatMul":
-        wanted = len(shape) - 1  # ours is per tensor there, but along the last axis is right too
-    if found.ndim != 1 or axis != wanted:
-        raise Decline(
-            f"the weight {m.value('w_q').name!r} is quantized along axis {axis}; "
-            f"its output channels lie along axis {wanted}"
-        )
-    return found
-
-
-def note_unit(
-    m: Match, op: str, name: str, weight: qm.QuantizedTensor, bias: qm.QuantizedTensor | None, raised: int
-) -> None:
-    m.note(
-        op=op,
-        weight=name,
-        shape=list(weight.codes.shape),
-        granularity=granularity(weight),
-        scale=[float(weight.scale.min()), float(weight.scale.max())] if weight.scale.size else [],
-        bias=None if bias is None else list(bias.codes.shape),
-        raised=raised,
-    )
-
-
-def granularity(weight: qm.QuantizedTensor) -> str:
-    if weight.axis is None:
-        return "per tensor"
-    if weight.block_size:
-        return f"per block of {weight.block_size}, axis {weight.axis}"
-    return f"per channel, axis {weight.axis}"
+def unit_output(m: Match, core: str) -> Value:
+    """What the unit gives before any Relu, Clip and Q."""
+    return m.output("add" if "add" in m.names else core)

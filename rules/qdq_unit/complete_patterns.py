@@ -4,7 +4,7 @@ from onnxscript import opset21 as op
 from onnxscript import script
 
 from rewriter.pattern import P, Tensor
-from rules.qdq_unit.patterns import ACTIVATIONS, CONVOLUTIONS, DQ, Codes, MaybeBias, Optional, Q
+from rules.qdq_unit.patterns import ACTIVATIONS, CONVOLUTIONS, DQ, Codes, ConstantBias, MaybeBias, Optional, Q
 
 
 @script(default_opset=op)
@@ -48,11 +48,11 @@ def complete_matmul(
 @script(default_opset=op)
 def complete_matmul_add(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
-    b_q: Codes, b_scale: Tensor, b_zp: Optional, y_scale: Tensor, y_zp: Optional,
+    b: ConstantBias, b_q: Codes, b_scale: Tensor, b_zp: Optional, y_scale: Tensor, y_zp: Optional,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
     matmul = op.MatMul(x, w)
-    add = op.Add(matmul, P.Op(b_q, b_scale, b_zp, types=DQ))
+    add = op.Add(matmul, P.AnyOf(P.Op(b_q, b_scale, b_zp, types=DQ), b))
     act = P.Chain(add, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)

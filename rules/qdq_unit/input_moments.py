@@ -12,7 +12,7 @@ import numpy as np
 
 from rewriter import Match, Value
 from rules import quantization as qm
-from rules.qdq_unit.unit import type_name
+from rules.qdq_unit.float_types import type_name
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Abs", "Exp", "Sqrt")
 PASSES = (

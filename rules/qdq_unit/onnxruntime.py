@@ -18,9 +18,12 @@ import numpy as np
 
 from rewriter import Decline, Match, NoMatch, Value
 from rules import quantization as qm
-from rules.qdq_unit.unit import FLOAT32, type_name, weight_axis
+from rules.qdq_unit.float_types import type_name
+from rules.qdq_unit.unit import FLOAT32, weight_axis
+from rules.qdq_unit.unit_notes import bias_of, note_unit, weight_of
 
 Returned = dict[str, Any]
+SCHEME = qm.Scheme(symmetric=False, granularity="tensor", search="minmax", rounding="nearest")
 
 
 def ort_weight_and_bias(m: Match) -> Returned:
@@ -31,12 +34,13 @@ def ort_weight_and_bias(m: Match) -> Returned:
     if not (m.is_local(weight) and is_folded(m, weight)) or type_name(weight) != FLOAT32:
         raise NoMatch
     bias = rank_1_bias(m)
-    w = qm.ort_weight(weight.numpy())
+    elements = weight.numpy()
+    w = qm.ort_weight(elements)
     returned: Returned = {"w_quantized": w.codes, "w_scale": w.scale, "w_zero_point": w.zero_point}
-    if bias is None:
+    b = None if bias is None else qm.ort_bias(bias, x_scale, w.scale)
+    note_unit(m, m.root, output(m), weight_of(m, m.root, elements, w, SCHEME, None), bias_of(m, values(bias), b))
+    if b is None:
         return returned | {"b_quantized": None, "b_scale": None}
-    b = qm.ort_bias(bias, x_scale, w.scale)
-    m.note(op=m.root.op_type, weight=weight.name, shape=list(w.codes.shape), granularity="per tensor")
     return returned | {"b_quantized": b.codes, "b_scale": b.scale.reshape(product_shape(x_scale, w.scale))}
 
 
@@ -62,8 +66,19 @@ def ort_bias_only(m: Match) -> Returned:
         ):
             raise NoMatch
     b = qm.ort_bias(bias, x_scale, w_scale)
-    m.note(op=m.root.op_type, bias=m.value("b").name, bias_shape=list(b.codes.shape))
+    note_unit(m, m.root, output(m), None, bias_of(m, values(bias), b))
     return {"b_quantized": b.codes, "b_new_scale": b.scale.reshape(product_shape(x_scale, w_scale)), "axis": b.axis}
+
+
+def output(m: Match) -> Value:
+    found = m.root.outputs[0]
+    assert found is not None
+    return found
+
+
+def values(bias: np.ndarray | None) -> qm.BiasValues | None:
+    """For the report, which states what is off: with a NaN, too, and without beta, which this optimizer leaves out."""
+    return None if bias is None else qm.BiasValues(np.asarray(bias, np.float64), np.asarray(1.0))
 
 
 def input_scale(m: Match) -> np.ndarray:

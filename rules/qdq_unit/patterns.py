@@ -3,7 +3,8 @@
 Each pattern is `DQ -> op -> [Relu|Clip]* -> Q` with the op as its core, so that a unit which fails further on is
 declined with its reason. Q and DQ may be of ai.onnx or com.microsoft; new DequantizeLinear nodes take their type from
 the unit's own (`inherit`). A weight is float if no DequantizeLinear produces it. A bias may be float, quantized
-already, or absent; one that is known only at run time stays as it is (the `*_weight` targets).
+already, or absent; one that is known only at run time stays as it is (the `*_weight` targets). `dtype` is the output
+type of new nodes whose scale has another (opset 23).
 
 In the targets the nodes tie by name: x, conv, gemm, matmul, add and act are those of the model, and only the inputs
 that differ are rewired.
@@ -11,7 +12,7 @@ that differ are rewired.
 
 from typing import Annotated, Any
 
-from onnxscript import opset21 as op
+from onnxscript import opset23 as op
 from onnxscript import script
 
 from rewriter.pattern import Const, Maybe, NotConst, NotFrom, P, Tensor, Where
@@ -55,11 +56,11 @@ def conv_float_weight(
 def conv_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b_quantized: Tensor, b_scale: Tensor,
-    y_scale: Tensor, y_zp: Optional, axis: int, bias_axis: int,
+    y_scale: Tensor, y_zp: Optional, axis: int, bias_axis: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis)
-    b_dq = P.Op(b_quantized, b_scale, types=DQ, axis=bias_axis)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, output_dtype=dtype)
+    b_dq = P.Op(b_quantized, b_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     conv = P.Op(x, w_dq, b_dq, types=CONVOLUTIONS)
     act = P.Chain(conv, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -82,11 +83,11 @@ def gemm_float_weight(
 def gemm_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b_quantized: Tensor, b_scale: Tensor,
-    y_scale: Tensor, y_zp: Optional, axis: int, bias_axis: int, alpha: float, beta: float,
+    y_scale: Tensor, y_zp: Optional, axis: int, bias_axis: int, dtype: int, alpha: float, beta: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis)
-    b_dq = P.Op(b_quantized, b_scale, types=DQ, axis=bias_axis)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, output_dtype=dtype)
+    b_dq = P.Op(b_quantized, b_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     gemm = op.Gemm(x, w_dq, b_dq, alpha=alpha, beta=beta)
     act = P.Chain(gemm, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -105,10 +106,11 @@ def matmul_float_weight(
 @script(default_opset=op)
 def matmul_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
-    w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, y_scale: Tensor, y_zp: Optional, axis: int,
+    w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, y_scale: Tensor, y_zp: Optional,
+    axis: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, output_dtype=dtype)
     matmul = op.MatMul(x, w_dq)
     act = P.Chain(matmul, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -132,11 +134,11 @@ def matmul_add_float_weight(
 def matmul_add_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b_quantized: Tensor, b_scale: Tensor,
-    y_scale: Tensor, y_zp: Optional, axis: int, bias_axis: int,
+    y_scale: Tensor, y_zp: Optional, axis: int, bias_axis: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis)
-    b_dq = P.Op(b_quantized, b_scale, types=DQ, axis=bias_axis)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, output_dtype=dtype)
+    b_dq = P.Op(b_quantized, b_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     matmul = op.MatMul(x, w_dq)
     add = op.Add(matmul, b_dq)
     act = P.Chain(add, ops=ACTIVATIONS)
@@ -159,10 +161,11 @@ def conv_runtime_bias(
 @script(default_opset=op)
 def conv_quantized_weight(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
-    w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b: Tensor, y_scale: Tensor, y_zp: Optional, axis: int,
+    w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b: Tensor, y_scale: Tensor, y_zp: Optional,
+    axis: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, output_dtype=dtype)
     conv = P.Op(x, w_dq, b, types=CONVOLUTIONS)
     act = P.Chain(conv, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -183,10 +186,10 @@ def gemm_runtime_bias(
 def gemm_quantized_weight(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b: Tensor, y_scale: Tensor, y_zp: Optional,
-    axis: int, alpha: float,
+    axis: int, dtype: int, alpha: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, output_dtype=dtype)
     gemm = op.Gemm(x, w_dq, b, alpha=alpha)
     act = P.Chain(gemm, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -224,11 +227,11 @@ def conv_quantized_bias(
 @script(default_opset=op)
 def conv_with_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
-    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
-    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis)
+    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     conv = P.Op(x, w, b_dq, types=CONVOLUTIONS)
     act = P.Chain(conv, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -264,12 +267,12 @@ def gemm_quantized_bias(
 @script(default_opset=op)
 def gemm_with_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
-    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, dtype: int,
     alpha: float, beta: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
-    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis)
+    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     gemm = op.Gemm(x, w, b_dq, alpha=alpha, beta=beta)
     act = P.Chain(gemm, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -278,12 +281,12 @@ def gemm_with_bias(
 @script(default_opset=op)
 def gemm_with_bias_and_alpha(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Tensor, w_new_scale: Tensor, w_zp: Optional,
-    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, dtype: int,
     alpha: float, beta: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w_dq = P.Op(w_q, w_new_scale, w_zp, types=DQ)
-    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis)
+    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     gemm = op.Gemm(x, w_dq, b_dq, alpha=alpha, beta=beta)
     act = P.Chain(gemm, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -319,11 +322,11 @@ def matmul_add_quantized_bias(
 @script(default_opset=op)
 def matmul_add_with_bias(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional, w_q: Codes, w_scale: Tensor, w_zp: Optional,
-    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int,
+    b_quantized: Tensor, b_new_scale: Tensor, y_scale: Tensor, y_zp: Optional, bias_axis: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
     w = P.Op(w_q, w_scale, w_zp, types=DQ)
-    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis)
+    b_dq = P.Op(b_quantized, b_new_scale, types=DQ, axis=bias_axis, output_dtype=dtype)
     matmul = op.MatMul(x, w)
     add = op.Add(matmul, b_dq)
     act = P.Chain(add, ops=ACTIVATIONS)

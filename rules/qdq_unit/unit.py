@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 
 from rewriter import Decline, Match, Node, Value
+from rules.qdq_unit.float_types import float_type, is_microsoft, require_float, type_name
+from rules.qdq_unit.redundant import redundant
 
 FLOAT32 = "float"
+
+Shape = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,19 @@ class Unit:
 
     Scales and zero points are None where they are no constant scalars (an absent zero point is 0).
 
-    x or y is paired if a QuantizeLinear and a DequantizeLinear with one consumer each stand on it and nothing else.
+    qdq_version is that of the domain of its Q and DQ: of ai.onnx, or 1 for com.microsoft. float_type is the type of
+    what the operator takes; scale_types are those of the scales of x, y and a quantized weight.
+
+    The shapes of x and the weight are told for a MatMul and Add only.
+
+    x or y is paired if a QuantizeLinear and a DequantizeLinear with one consumer each stand on it and nothing else, and
+    the zero point is a constant of the unit's own graph.
     """
 
     op: str
+    qdq_version: int
+    float_type: str | None
+    scale_types: tuple[str | None, ...]
     x_type: str | None
     y_type: str | None
     x_has_zero_point: bool
@@ -38,20 +52,44 @@ class Unit:
     bias_is_constant: bool
     bias_is_quantized: bool
     bias_shape: tuple[int, ...] | None
-    x_rank: int | None
+    x_shape: Shape | None
+    w_shape: Shape | None
     has_add: bool
     activations: tuple[str, ...]
     redundant: tuple[bool, ...]
 
     @property
+    def has_float_bias(self) -> bool:
+        return self.bias_shape is not None and not self.bias_is_quantized
+
+    @property
     def runs_as_gemm(self) -> bool:
-        """A Gemm, or what ONNX Runtime makes one of: a MatMul of rank 2 with a constant Add."""
-        return self.op == "Gemm" or (self.has_add and self.x_rank == 2)
+        """A Gemm, or a MatMul and constant Add that ONNX Runtime makes one of, where it knows the shapes.
+
+        (onnxruntime/core/optimizer/matmul_add_fusion.cc, and measured with 1.32.)
+        """
+        if self.op == "Gemm" or not self.has_add:
+            return self.op == "Gemm"
+        if self.x_shape is None or self.w_shape is None or len(self.w_shape) != 2:
+            return False
+        rows, columns = self.x_shape[0], self.w_shape[1]
+        matrices = ((1, columns), (rows, 1), (rows, columns)) if len(self.x_shape) == 2 else ()
+        return self.bias_shape in ((columns,), *matrices)
+
+    @property
+    def is_reshaped(self) -> bool:
+        """A MatMul and Add whose x is no matrix, which ONNX Runtime makes a Gemm between two Reshapes."""
+        return self.op != "Gemm" and self.runs_as_gemm and len(self.x_shape or ()) != 2
+
+    @property
+    def adds_float(self) -> bool:
+        """A MatMul and Add that stay apart, whatever is added: integers are multiplied, and the Add is in float."""
+        return self.has_add and not self.runs_as_gemm
 
     @property
     def output_stays_float(self) -> bool:
-        """A MatMul and Add of rank 3 with no Q right behind: ONNX Runtime multiplies integers to a float output."""
-        return self.has_add and self.x_rank == 3 and (bool(self.activations) or len(self.bias_shape or ()) > 1)
+        """A MatMul and Add with no Q right behind the product: ONNX Runtime multiplies integers to a float output."""
+        return self.adds_float or (self.is_reshaped and bool(self.activations))
 
     @property
     def stays_int8(self) -> bool:
@@ -59,26 +97,19 @@ class Unit:
         return (self.x_type, self.y_type) == ("int8", "int8") and not (self.x_is_paired or self.y_is_paired)
 
 
-def type_name(value: Value | None) -> str | None:
-    if value is None or value.dtype is None:
-        return None
-    return value.dtype.name.lower()
-
-
-def input_scale(m: Match) -> np.float32:
-    """The scale of the unit's input, one positive finite float32. Raises Decline naming what is wrong."""
+def input_scale(m: Match) -> np.floating[Any]:
+    """The scale of the unit's input, one positive finite number of its type. Raises Decline naming what is wrong."""
     scale = m.value("x_scale")
     if not scale.is_constant:
         how = "the caller can override it" if scale.is_overridable else "it is computed at run time"
         raise Decline(f"the input's scale {scale.name!r} is no constant: {how}")
     if scale.shape not in ((), (1,)):
         raise Decline(f"the input is quantized per axis: its scale {scale.name!r} has shape {list(scale.shape or ())}")
-    if type_name(scale) != FLOAT32:
-        raise Decline(f"the input's scale {scale.name!r} is {type_name(scale)}; float32 is expected")
-    found = scale.numpy().reshape(())[()]
+    require_float(scale, "input's scale")
+    found: np.floating[Any] = scale.numpy().reshape(-1)[0]
     if not (np.isfinite(found) and found > 0):
         raise Decline(f"the input's scale {scale.name!r} is {found}; it must be positive and finite")
-    return np.float32(found)
+    return found
 
 
 def weight_axis(core: Node, rank: int) -> int | None:
@@ -99,7 +130,7 @@ def scale_repeats(core: Node) -> int:
 
 def per_channel_possible(m: Match) -> bool:
     """Whether the unit's DequantizeLinear takes an axis: ai.onnx's does from opset 13 on, com.microsoft's always."""
-    return m.node("x").op_type.startswith("com.microsoft") or m.opset >= 13
+    return is_microsoft(m) or m.opset >= 13
 
 
 def quantized_type(m: Match, zero_point: str, node: Node | None) -> str | None:
@@ -107,8 +138,8 @@ def quantized_type(m: Match, zero_point: str, node: Node | None) -> str | None:
     held = m.maybe(zero_point)
     if held is not None:
         return type_name(held)
-    code = int(node.attribute("output_dtype") or 0) if node is not None else 0
-    return {0: "uint8", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}.get(code)
+    code = node.attribute("output_dtype") if node is not None else None
+    return onnx.TensorProto.DataType.Name(int(code)).lower() if code else "uint8"
 
 
 def scalar(value: Value) -> float | None:
@@ -129,34 +160,61 @@ def zero_point(value: Value | None) -> int | None:
     return None if found is None else int(found)
 
 
-def describe(m: Match, core: str) -> Unit:
-    """The unit as a backend sees it."""
+def describe(m: Match, core: str, *, complete: bool = False) -> Unit:
+    """The unit as a backend sees it: as the rules complete it, or as it is if it is `complete`.
+
+    It makes a difference for what is added to a MatMul, which is written with a number for each output channel.
+    """
     x = m.output("x")
     x_q = m.value("x_q")
-    activations = m.nodes("act")
+    y_type = quantized_type(m, "y_zp", m.root)
     held = [m[name] for name in ("b", "b_q") if name in m.names]
     bias = next((v for v in held if v is not None), None)
+    has_add = "add" in m.names
+    bias_shape = None
+    if bias is not None and bias.shape is not None:
+        bias_shape = tuple(d if isinstance(d, int) else 0 for d in bias.shape)
+        bias_shape = bias_shape if complete else added_shape(m, bias_shape)
     return Unit(
         op=m.node(core).op_type,
+        qdq_version=1 if is_microsoft(m) else m.opset,
+        float_type=float_type(m),
+        scale_types=tuple(type_name(m.value(s)) for s in ("x_scale", "y_scale", "w_scale") if s in m.names and m[s]),
         x_type=type_name(m.maybe("x_zp")) or type_name(x_q) or "uint8",
-        y_type=quantized_type(m, "y_zp", m.root),
+        y_type=y_type,
         x_has_zero_point=m.maybe("x_zp") is not None,
         x_scale=scalar(m.value("x_scale")),
         y_scale=scalar(m.value("y_scale")),
         x_zero_point=zero_point(m.maybe("x_zp")),
         y_zero_point=zero_point(m.maybe("y_zp")),
-        x_is_paired=is_paired(m, x_q) and sole_user(m, x) is not None,
-        y_is_paired=y_is_paired(m),
+        x_is_paired=is_paired(m, x_q) and sole_user(m, x) is not None and is_own(m, m.maybe("x_zp")),
+        y_is_paired=y_is_paired(m) and is_own(m, m.maybe("y_zp")),
         bias_is_constant=bias is None or bias.is_constant,
         bias_is_quantized=("b_q" in m.names and m["b_q"] is not None) or is_dequantized(bias),
-        bias_shape=None
-        if bias is None or bias.shape is None
-        else tuple(d if isinstance(d, int) else 0 for d in bias.shape),
-        x_rank=len(x.shape) if "add" in m.names and x.shape is not None else None,
-        has_add="add" in m.names,
-        activations=tuple(n.op_type for n in activations),
-        redundant=tuple(is_redundant(n, m) for n in activations),
+        bias_shape=bias_shape,
+        x_shape=x.shape if has_add else None,
+        w_shape=weight_value(m).shape if has_add else None,
+        has_add=has_add,
+        activations=tuple(n.op_type for n in m.nodes("act")),
+        redundant=redundant(m, y_type),
     )
+
+
+def weight_value(m: Match) -> Value:
+    """The weight: its codes where it is quantized."""
+    return m.value("w_q" if "w_q" in m.names else "w")
+
+
+def added_shape(m: Match, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a bias as it is written. What is added to a MatMul gets a number for each output channel:
+
+    ONNX Runtime makes no Gemm of a MatMul and an Add of fewer. A DequantizeLinear with one scale for all would not ask
+    for it.
+    """
+    w_shape = weight_value(m).shape
+    if "add" not in m.names or not w_shape or not isinstance(w_shape[-1], int) or shape[-1:] not in ((), (1,)):
+        return shape
+    return (*shape[:-1], w_shape[-1])
 
 
 def sole_user(m: Match, value: Value) -> Node | None:
@@ -170,6 +228,10 @@ def is_paired(m: Match, x_q: Value) -> bool:
     return producer is not None and producer.op_type.endswith("QuantizeLinear") and sole_user(m, x_q) is not None
 
 
+def is_own(m: Match, zero_point: Value | None) -> bool:
+    return zero_point is not None and zero_point.is_constant and m.is_local(zero_point)
+
+
 def y_is_paired(m: Match) -> bool:
     y = m.root.outputs[0]
     assert y is not None
@@ -177,42 +239,3 @@ def y_is_paired(m: Match) -> bool:
     if user is None or not user.op_type.endswith("DequantizeLinear") or user.outputs[0] is None:
         return False
     return len(m.reads(user.outputs[0]).users) + user.outputs[0].is_graph_output == 1
-
-
-def is_redundant(node: Node, m: Match) -> bool:
-    """Whether the output's quantization clips all that a Relu or Clip would, as ONNX Runtime sees it.
-
-    A Relu is redundant where the zero point is the smallest code; a Clip where its bounds quantize to the smallest and
-    the largest code. (onnxruntime/core/optimizer/qdq_transformer/relu_quantizelinear.cc and clip_quantizelinear.cc;
-    measured with 1.32: a Clip stays where the scale has shape [1], and so does the first of two.)
-    """
-    zero_point, scale = m.maybe("y_zp"), m.value("y_scale")
-    kind = quantized_type(m, "y_zp", m.root)
-    if kind not in ("uint8", "int8", "uint16", "int16") or not scale.is_constant:
-        return False
-    if zero_point is not None and not zero_point.is_constant:
-        return False
-    info = np.iinfo(np.dtype(kind))
-    zero = 0 if zero_point is None else int(zero_point.numpy().reshape(-1)[0])
-    if node.op_type == "Relu":
-        return zero == info.min
-    floor, ceiling = clip_bound(node, 1, "min"), clip_bound(node, 2, "max")
-    clips = [n for n in m.nodes("act") if n.op_type == "Clip"]
-    if floor is None or ceiling is None or scale.shape != () or len(clips) > 1:
-        return False
-    step = np.float32(scale.numpy())
-    return bool(
-        np.rint(np.float32(floor) / step) + zero <= info.min and np.rint(np.float32(ceiling) / step) + zero >= info.max
-    )
-
-
-def clip_bound(node: Node, slot: int, attribute: str) -> float | None:
-    """A bound of a Clip, infinite where it states none; None where it is known only at run time."""
-    stated: Any = node.attribute(attribute)
-    if stated is not None:
-        return float(stated)
-    inputs = node.inputs
-    held = inputs[slot] if slot < len(inputs) else None
-    if held is None:
-        return -np.inf if slot == 1 else np.inf
-    return float(held.numpy().reshape(-1)[0]) if held.is_constant else None

@@ -7,7 +7,7 @@ or not, and the new DequantizeLinear may have a block_size.
 
 from typing import Annotated
 
-from onnxscript import opset21 as op
+from onnxscript import opset23 as op
 from onnxscript import script
 
 from rewriter.pattern import Maybe, P, Tensor
@@ -31,10 +31,10 @@ def conv_any_bias(
 def conv_weight_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b: AnyBias, y_scale: Tensor, y_zp: Optional,
-    axis: int, block_size: int,
+    axis: int, block_size: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, block_size=block_size)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, block_size=block_size, output_dtype=dtype)
     conv = P.Op(x, w_dq, b, types=CONVOLUTIONS)
     act = P.Chain(conv, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -55,10 +55,10 @@ def gemm_any_bias(
 def gemm_weight_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, b: AnyBias, y_scale: Tensor, y_zp: Optional,
-    axis: int, block_size: int, alpha: float,
+    axis: int, block_size: int, dtype: int, alpha: float,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, block_size=block_size)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, block_size=block_size, output_dtype=dtype)
     gemm = op.Gemm(x, w_dq, b, alpha=alpha)
     act = P.Chain(gemm, ops=ACTIVATIONS)
     return P.Op(act, y_scale, y_zp, types=Q)
@@ -78,10 +78,10 @@ def matmul_any_bias(
 def matmul_weight_quantized(
     x_q: Tensor, x_scale: Tensor, x_zp: Optional,
     w_quantized: Tensor, w_scale: Tensor, w_zero_point: Tensor, y_scale: Tensor, y_zp: Optional,
-    axis: int, block_size: int,
+    axis: int, block_size: int, dtype: int,
 ) -> Tensor:  # fmt: skip
     x = P.Op(x_q, x_scale, x_zp, types=DQ)
-    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, block_size=block_size)
+    w_dq = P.Op(w_quantized, w_scale, w_zero_point, types=DQ, axis=axis, block_size=block_size, output_dtype=dtype)
     matmul = op.MatMul(x, w_dq)
     act = P.Chain(matmul, ops=AFTER_MATMUL)
     return P.Op(act, y_scale, y_zp, types=Q)

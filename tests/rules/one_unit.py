@@ -49,8 +49,11 @@ class One:
     y_scale: float = 0.0  # 0: from the float output
     float_type: str = "float32"
     scale_type: str = ""  # of the activations' scales, where it is not the float type
+    cast: str = ""  # weight and bias are stored in this type, behind a Cast
+    domain: str = ""  # of Q and DQ
     opset: int = 17
-    before: str = ""  # MaxPool or Reshape between the DQ and the op
+    before: str = ""  # MaxPool, Reshape, Transpose or Slice between the DQ and the op, none of which changes anything
+    rank: int = 2  # of a MatMul's x: the dimensions between the first and the last are 1
     post: Sequence[str] = ()
     w_is_input: bool = False
     in_branch: bool = False  # the unit is in an If, its weight outside
@@ -68,7 +71,8 @@ class One:
         )
         info = np.iinfo(self.x_type)
         rng = np.random.default_rng(seed)
-        return rng.integers(info.min, info.min + (info.max - info.min) // 2, (ROWS, *depth), self.x_type, endpoint=True)
+        shape = (ROWS, *[1] * (self.rank - 2), *depth)
+        return rng.integers(info.min, info.min + (info.max - info.min) // 2, shape, self.x_type, endpoint=True)
 
     @property
     def zero(self) -> int:
@@ -102,7 +106,8 @@ def _model(one: One, y_scale: float | None) -> onnx.ModelProto:
     scale_type = one.scale_type or one.float_type
 
     def node(op: str, args: Sequence[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(op, args, [output], name=output, **attributes))
+        domain = one.domain if op in ("QuantizeLinear", "DequantizeLinear") else ""
+        nodes.append(helper.make_node(op, args, [output], name=output, domain=domain, **attributes))
         return output
 
     def constant(name: str, value: Array) -> str:
@@ -111,12 +116,16 @@ def _model(one: One, y_scale: float | None) -> onnx.ModelProto:
 
     def operand(name: str, value: Array | Coded) -> str:
         if not isinstance(value, Coded):
+            if one.cast:
+                stored = constant(f"{name}_stored", value.astype(one.cast))
+                return node("Cast", [stored], name, to=_elem(one.float_type))
             return constant(name, value)
         args = [constant(f"{name}_q", value.codes), constant(f"{name}_scale", value.scale)]
         if value.zero_point is not None:
             args.append(constant(f"{name}_zero", value.zero_point))
         axis = {"axis": value.axis} if value.scale.ndim else {}
-        return node("DequantizeLinear", args, name, **axis)
+        mixed = {} if value.scale.dtype.name == one.float_type else {"output_dtype": _elem(one.float_type)}
+        return node("DequantizeLinear", args, name, **axis, **mixed)
 
     def parameters(name: str, scale: float, zero: int, dtype: str) -> list[str]:
         return [
@@ -125,11 +134,15 @@ def _model(one: One, y_scale: float | None) -> onnx.ModelProto:
         ]
 
     a = node("DequantizeLinear", ["x", *parameters("x", one.x_scale, one.zero, one.x_type)], "a", **mixed)
+    shape = np.array(one.x().shape, np.int64)
     if one.before == "MaxPool":
         a = node("MaxPool", [a], "before", kernel_shape=[1, 1])
-    elif one.before:
-        shape = np.array(one.x().shape, np.int64)
+    elif one.before == "Reshape":
         a = node("Reshape", [a, constant("before_shape", shape)], "before")
+    elif one.before == "Transpose":
+        a = node("Transpose", [a], "before", perm=list(range(len(shape))))
+    elif one.before == "Slice":
+        a = node("Slice", [a, constant("before_start", 0 * shape), constant("before_end", shape)], "before")
     args = [a, operand("w", one.w)]
     if isinstance(one.b, tuple):
         inputs.append(helper.make_tensor_value_info("b", _elem(one.float_type), one.b))
@@ -167,7 +180,8 @@ def _model(one: One, y_scale: float | None) -> onnx.ModelProto:
         nodes = [helper.make_node("If", ["cond"], ["out"], then_branch=body, else_branch=other)]
         outputs = [helper.make_tensor_value_info("out", elem, rank)]
     graph = helper.make_graph(nodes, "one", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", one.opset)], ir_version=one.ir)
+    opsets = [helper.make_opsetid("", one.opset), *([helper.make_opsetid(one.domain, 1)] if one.domain else [])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=one.ir)
 
 
 def _elem(dtype: str) -> int:

@@ -6,6 +6,7 @@ that, so each also has to complete the units that are made for it, at the granul
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ PER_TENSOR: list[tuple[str, Op]] = [
     ("nnapi", "MatMul"),
 ]
 # A MatMul+Add of rank 3 becomes a Gemm and a Reshape, a QGemm of float output: other rules, and no rank in the file.
-FIXED: dict[str, dict[str, int]] = {"onnxruntime": {"rank": 2}}
+FIXED: dict[str, dict[str, Any]] = {"onnxruntime": {"rank": 2, "batched": False}}
 NEVER: list[tuple[str, Op]] = [("onnxruntime", "ConvTranspose")]
 
 

@@ -2,8 +2,7 @@
 
 The real files hold only bare DQ -> op -> Q units at opsets 13 to 20. Here the options of `qdq_unit.Unit`
 are drawn at random, and each result is judged by ONNX Runtime: it gives nearly the outputs that the float
-model gives, and `backend="onnxruntime"` quantizes exactly the units of which ONNX Runtime makes integer
-kernels.
+model gives. Of which units it makes integer kernels is asked in `test_units_that_fuse.py`.
 """
 
 from typing import Any
@@ -21,7 +20,6 @@ from tests.ort_optimizer import optimize_with_only
 from tests.qdq_models import build
 from tests.qdq_unit import OPSETS, OPTIONS, Op, Unit, draw, repair, units
 
-OURS_ALONE = ("WeightBiasQuantization",)
 SINGLE_OPTIONS = [
     (option, value) for option, values in OPTIONS.items() if option not in ("op", "opset") for value in values[1:]
 ]
@@ -42,11 +40,11 @@ def distance(before: list[npt.NDArray[np.generic]], after: list[npt.NDArray[np.g
     return float(max(parts))
 
 
-def no_units(unit: Unit) -> int:
-    """How many operators, the last ones of the chain, are no units for any backend."""
+def no_units(unit: Unit) -> set[int]:
+    """Which operators are no units for any backend."""
     if unit.op == "MatMulAdd" and unit.bias_form == "input":
-        return unit.chain  # a MatMul and something else
-    return int(unit.output in ("no q", "also graph output", "second consumer"))
+        return set(range(unit.count))  # a MatMul and something else
+    return {unit.chain - 1} if unit.output in ("no q", "also graph output", "second consumer") else set()
 
 
 def has_float(unit: Unit) -> bool:
@@ -68,12 +66,14 @@ def check(unit: Unit, seed: int = 0) -> None:
     # Rounding W and B costs well below a twentieth; a wrong scale, axis or zero point costs far more.
     assert distance(before, after) <= 0.1 * unit.chain, unit
     declined = no_units(unit)
-    assert len(result.report.declined) == (declined if has_float(unit) else 0)
+    assert len(result.report.declined) == (len(declined) if has_float(unit) else 0)
     found = described(result.model, *oracle.OPS)
     # The Add behind a MatMul has the bias where the others have the weight.
     biases = [add.weight for add in described(result.model, "Add")] or [each.bias for each in found]
-    assert len(found) == len(biases) == unit.chain
-    for each, bias in list(zip(found, biases, strict=True))[: unit.chain - declined]:
+    assert len(found) == len(biases) == unit.count
+    for k, (each, bias) in enumerate(zip(found, biases, strict=True)):
+        if k in declined:
+            continue
         check_weight(unit, each.weight)
         if unit.bias != "none" and unit.bias_form != "input":
             check_bias(bias)
@@ -89,7 +89,7 @@ def check_weight(unit: Unit, weight: oracle.Operand) -> None:
     if unit.weight_form == "float":
         assert weight.codes.dtype == "int8"
         assert not weight.zero_point.array.any()
-        has_axis = unit.opset >= 13 or unit.domain != ""
+        has_axis = (unit.opset >= 13 or unit.domain != "") and not unit.batched
         shared_by_groups = unit.op == "ConvTranspose" and (unit.group > 1 or unit.depthwise)
         if has_axis and (weight.scale.array.size > 1 or not shared_by_groups):
             assert weight.scale.shape == (weight.codes.shape[unit.axis],)
@@ -129,41 +129,3 @@ def test_every_opset(op: Op, opset: int, domain: str) -> None:
 def test_every_option_alone(op: Op, option: str, value: Any) -> None:
     change: dict[str, Any] = {"op": op, "opset": 21, option: value}
     check(repair(Unit(**change)))
-
-
-def loads_optimized(unit: Unit) -> bool:
-    """Whether a session at ORT_ENABLE_EXTENDED can load such a model once it is quantized.
-
-    Where it cannot, the fault is its own. It looks for a MatMul's weight in the MatMul's graph only ("Missing
-    required weight"). And from opset 21 on it makes uint8 of int8 activations, but not of those before
-    the Reshape that it puts around a MatMul of rank 3 ("output_dtype INT8 does not match").
-    """
-    if unit.place == "then, constants outside":
-        return False
-    reshaped = unit.op == "MatMulAdd" and unit.rank == 3
-    return not (reshaped and unit.opset >= 21 and "int8" in (unit.x_type, unit.y_type))
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_the_onnxruntime_backend_quantizes_what_fuses(seed: int) -> None:
-    """No unit in vain, and none missed of those that fuse once they are quantized."""
-    rng = np.random.default_rng(2000 + seed)
-    wrong = []
-    for _ in range(40):
-        unit = draw(rng)
-        model = build(unit, rng)
-        if not loads_optimized(unit):
-            continue
-        result = rewriter.run(model, rules.WeightBias(backend="onnxruntime"))
-        generic = rewriter.apply(model, rules.weight_bias)
-        kernels, possible = integer_kernels(result.model), integer_kernels(generic)
-        rewritten = len({rewrite.node for rewrite in result.report.rewrites})
-        if not rewritten <= kernels == possible:
-            reasons = [decline.reason for decline in result.report.declined]
-            wrong.append(f"{rewritten} quantized, {kernels} fuse, {possible} could: {unit}, {reasons}")
-    assert not wrong, "\n".join(wrong)
-
-
-def integer_kernels(model: onnx.ModelProto) -> int:
-    ops = {**sessions.FUSED, **sessions.FLOAT_OUTPUT}
-    return sessions.integer_kernels(sessions.optimized(model, disabled=OURS_ALONE), ops)

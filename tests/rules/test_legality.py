@@ -1,6 +1,6 @@
-"""`rules.legal` says of each unit what ONNX Runtime then does, and changes nothing.
+"""`rules.legal`: a verdict for each unit of a model, and nothing changed.
 
-For `onnxruntime` the claim is checked against sessions, on the real files and on generated units; for the backends that
+That the verdicts for `onnxruntime` are right is asked of sessions in `test_units_that_fuse.py`; for the backends that
 could not be run, `test_backends.py` judges the form of what is completed for them.
 """
 
@@ -12,41 +12,24 @@ from typer.testing import CliRunner
 import rewriter
 import rules
 from rewriter import cli
-from tests import sessions
 from tests.qdq_models import build
-from tests.qdq_unit import Unit, draw
+from tests.qdq_unit import Unit
 from tests.real_models import Row, table
 
-OURS_ALONE = ("WeightBiasQuantization",)
 every_file = pytest.mark.parametrize("row", table(), ids=lambda row: row.name)
 EXAMPLE = "examples/digits_qdq.onnx"
 
 
-def kernels(model: onnx.ModelProto) -> int:
-    return sessions.integer_kernels(
-        sessions.optimized(model, disabled=OURS_ALONE), {**sessions.FUSED, **sessions.FLOAT_OUTPUT}
-    )
-
-
 @every_file
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-x86"])
-def test_what_is_called_integer_is_what_onnxruntime_fuses(row: Row, backend: str) -> None:
+def test_verdicts_are_those_on_the_model_as_it_would_be_completed(row: Row, backend: str) -> None:
     model = onnx.load(row.path)
     verdicts = rules.legal(model, backend)
-    assert sum(one.integer for one in verdicts) == kernels(rewriter.apply(model, rules.for_backend(backend)))
+    assert verdicts == rules.legal(rewriter.apply(model, rules.for_backend(backend)), backend)
+    assert len(verdicts) >= row.fused
     assert all(one.reason for one in verdicts if not one.integer)
     if backend == "onnxruntime-x86":
         assert {one.op for one in verdicts if not one.integer} <= {"ConvTranspose"}
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_generated_units_are_judged_as_they_fuse(seed: int) -> None:
-    rng = np.random.default_rng(7000 + seed)
-    for _ in range(25):
-        unit = draw(rng, place="main", rank=2, scale_shape=())
-        model = build(unit, rng)
-        completed = rewriter.apply(model, rules.for_backend("onnxruntime"))
-        assert sum(one.integer for one in rules.legal(model, "onnxruntime")) == kernels(completed), unit
 
 
 def test_complete_units_are_judged_too() -> None:
