@@ -1,7 +1,7 @@
 """How far the completed file is from the file that went in, beside ONNX Runtime's own quantizer, on the real
 models.
 
-python -m benchmarks.accuracy [balanced|nearest]
+python -m benchmarks.accuracy [nearest|balanced]
 
 The claim is that weights and biases can be quantized offline, without data, and that the numbers stay those
 of the input file at least as well as ONNX Runtime's calibrated per-channel quantizer keeps them. So for
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     if not rows:
         print(f"no real models at {real_models.SHARED} (set SHARED)", file=sys.stderr)
         return 2
-    generic = rules.WeightBias(backend="generic", rounding=arguments[0] if arguments else "balanced")
+    generic = rules.WeightBias(backend="generic", rounding=arguments[0] if arguments else "nearest")
     print(f"{'SNR in dB':25}" + "  ".join(f"{title:>6}" for title in ("ours", "pt", "pc", "fused", "left")))
     lines = []
     for row in rows:
