@@ -45,10 +45,12 @@ class Judged:
 
 def judge(model: onnx.ModelProto, backend: str) -> list[Judged]:
     """All units of a model with a constant weight. Its nodes have names of their own."""
-    result = rewriter.run(model, rules.for_backend(backend))
-    fuses, would_fuse = kernels(result.model), kernels(rewriter.apply(model, EVERYTHING[backend]))
+    result = rewriter.run(model, rules.for_backend(backend, rounding="nearest"))
     rewritten = {rewrite.node for rewrite in result.report.rewrites}
     verdicts = rules.legal(result.model, backend)  # those on the model as it was are the same: test_legality
+    fuses = would_fuse = kernels(result.model)
+    if not all(one.integer for one in verdicts):
+        would_fuse = kernels(rewriter.apply(model, EVERYTHING[backend]))
     return [
         Judged(
             unit.nodes,

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rewriter import Decline, Match, Node, Value
 from rules.activations.codes import Codes, codes_of
-from rules.qdq_unit.unit import type_name
+from rules.qdq_unit.float_types import type_name
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

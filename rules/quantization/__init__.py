@@ -19,9 +19,14 @@ from .bounds import (
     balanced_bound,
     bias_bound,
     element_bound,
+    input_range,
     output_bound,
     output_bound_any_input,
+    summed_element_bound,
+    worst_output,
 )
+from .candidates import preferred
+from .channel_errors import ChannelErrors, bias_errors, channel_errors, clipping, decibels
 from .errors import BiasOverflow, NotQuantizable, first_bad
 from .grid import grid_scales
 from .guards import PowerOfTwoBias, htp_refuses, power_of_two_bias
@@ -38,6 +43,7 @@ __all__ = [
     "INT32_MAX",
     "BiasOverflow",
     "BiasValues",
+    "ChannelErrors",
     "InputMoments",
     "NotQuantizable",
     "PowerOfTwoBias",
@@ -49,21 +55,27 @@ __all__ = [
     "balance",
     "balanced_bound",
     "bias_bound",
+    "bias_errors",
     "bias_is_right",
     "bias_only_scale",
     "bias_scale",
+    "channel_errors",
+    "clipping",
     "covering_scale",
+    "decibels",
     "dequantize",
     "element_bound",
     "first_bad",
     "grid_scales",
     "htp_refuses",
+    "input_range",
     "ort_bias",
     "ort_weight",
     "output_bound",
     "output_bound_any_input",
     "pair_sums_fit_int16",
     "power_of_two_bias",
+    "preferred",
     "quantize_bias",
     "quantize_bias_for",
     "quantize_symmetric",
@@ -72,5 +84,7 @@ __all__ = [
     "quantize_with_scale",
     "raise_for_bias",
     "requantize_bias",
+    "summed_element_bound",
     "symmetric_scale",
+    "worst_output",
 ]

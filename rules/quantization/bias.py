@@ -23,7 +23,6 @@ INT32_MAX = 2**31 - 1
 
 _IDLE_CODE = 2.0**22
 _LARGEST_IDLE = 2.0**120
-_STEPS = 8
 _RIGHT = 2.0**-22
 
 
@@ -97,28 +96,29 @@ def raise_for_bias(
     On return, with s_b = bias_scale(x_scale, result): |rint(b / s_b)| <= limit, and smallest_scale <= s_b < infinity.
     w_scale and b_absmax (the largest |b| that meets this scale) have the same shape, [] or [C].
 
-    The quotient b / limit rounds down half of the time, and so does the product, so what counts is tested
-    after forming s_b, and the scale takes another float up where that fails. Both roundings are below one
-    float, so a handful of steps is enough. A channel that fits keeps its scale bit for bit.
+    The quotient b / limit rounds down half of the time, and so does the product; so the scale of the bias is rounded
+    up to a number of its type, and the weight's to one whose exact product with x_scale is no less: then neither can
+    the rounded product be. A channel that fits keeps its scale bit for bit.
 
     Raises NotQuantizable if no scale that comes back finite (times `reach`) will do.
     """
     b = np.asarray(b_absmax, np.float64)
     scale = _scales(w_scale)
     kind = scale.dtype
-    with np.errstate(over="ignore"):
-        need = np.maximum(b / limit, smallest_scale(kind)) / np.float64(input_scale(x_scale))
-        raised = np.maximum(scale.astype(np.float64), need).astype(kind)
-    scale = np.asarray(np.where(_fits(scale, b, x_scale, limit), scale, raised)).astype(kind)
-    for _ in range(_STEPS):
-        fits = _fits(scale, b, x_scale, limit)
-        if fits.all():
-            break
-        scale = np.asarray(np.where(fits, scale, next_up(scale))).astype(kind)
+    needed = _at_least(np.maximum(b / limit, smallest_scale(kind)), kind).astype(np.float64)
+    raised = np.maximum(scale, _at_least(needed / np.float64(input_scale(x_scale)), kind))
+    scale = np.asarray(np.where(bias_fits(scale, b, x_scale, limit), scale, raised)).astype(kind)
     finite = np.isfinite(bias_scale(x_scale, scale).astype(np.float64)) & round_trip_is_finite(scale, reach)
-    if not (finite.all() and _fits(scale, b, x_scale, limit).all()):
+    if not (finite.all() and bias_fits(scale, b, x_scale, limit).all()):
         raise NotQuantizable(f"no weight scale makes a bias of magnitude {b.max():g} fit int32")
     return scale
+
+
+def _at_least(value: NDArray[np.float64], kind: np.dtype[Any]) -> NDArray[Any]:
+    """The smallest number of this type that is no less than value, elementwise; infinity where there is none."""
+    with np.errstate(over="ignore", under="ignore"):
+        held = value.astype(kind)
+        return np.asarray(np.where(held.astype(np.float64) < value, next_up(held), held)).astype(kind)
 
 
 def _scales(w_scale: ArrayLike) -> NDArray[Any]:
@@ -126,9 +126,10 @@ def _scales(w_scale: ArrayLike) -> NDArray[Any]:
     return held if held.dtype.itemsize == 2 and held.dtype.kind in "fV" else held.astype(np.float32)
 
 
-def _fits(w_scale: NDArray[Any], b: NDArray[np.float64], x_scale: ArrayLike, limit: int) -> NDArray[np.bool_]:
+def bias_fits(w_scale: NDArray[Any], b: NDArray[np.float64], x_scale: ArrayLike, limit: int) -> NDArray[np.bool_]:
+    """Whether |b| has a code within limit at a bias scale that is a normal number; arguments as `raise_for_bias`."""
     s_b = bias_scale(x_scale, w_scale).astype(np.float64)
-    return np.asarray((s_b >= smallest_scale(w_scale.dtype)) & (rint_ratio(b, s_b) <= limit))
+    return np.asarray((s_b >= smallest_scale(w_scale.dtype)) & np.isfinite(s_b) & (rint_ratio(b, s_b) <= limit))
 
 
 def bias_only_scale(b_absmax: ArrayLike, x_scale: ArrayLike) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .tensor import QuantizedTensor
 
@@ -31,8 +31,7 @@ def element_bound(w: NDArray[Any], q: QuantizedTensor) -> NDArray[np.float64]:
     """
     size = q.spread(q.scale).astype(np.float64)
     if q.scale.dtype != np.float32:
-        unit = 2.0**-11 if q.scale.dtype == np.float16 else 2.0**-8
-        least = 2.0**-25 if q.scale.dtype == np.float16 else 0.0
+        unit, least = _rounding(q.scale.dtype)
         distance = np.abs(_steps(q))
         twice = np.where(distance > 1 / unit, 2 * unit + unit * unit, unit)  # the integer itself is rounded too
         product = twice * distance * size + least
@@ -53,11 +52,20 @@ def bias_bound(q: QuantizedTensor) -> NDArray[np.float64]:
     """Bounds |b - b'| elementwise by `s/2 + (2u + u^2) |q| s`; shape of the codes.
 
     The code is the exactly rounded quotient: |b - q s| <= s/2. DequantizeLinear rounds q to float32 and then
-    the product, by u each; codes up to 2^24 are exact. An integer kernel adds the code itself and needs only
-    s/2.
+    the product, by u each; codes up to 2^24 are exact. 16-bit scales round both by their own u, and the product by half
+    of float16's smallest number. (Codes beyond 65504 are no float16.) An integer kernel adds the code itself and needs
+    only s/2.
     """
     size = q.spread(q.scale).astype(np.float64)
-    return np.asarray((size / 2 + (2 * U + U * U) * np.abs(_steps(q)) * size) * _UP)
+    unit, least = _rounding(q.scale.dtype)
+    return np.asarray((size / 2 + (2 * unit + unit * unit) * np.abs(_steps(q)) * size + least) * _UP)
+
+
+def _rounding(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The unit roundoff of a float type, and half of its smallest number where that counts."""
+    if dtype == np.float16:
+        return 2.0**-11, 2.0**-25
+    return (U, 0.0) if dtype == np.float32 else (2.0**-8, 0.0)
 
 
 def _steps(q: QuantizedTensor) -> NDArray[np.float64]:
@@ -92,6 +100,54 @@ def output_bound_any_input(
     """
     largest = x_scale * max(x_zero_point - x_min, x_max - x_zero_point) * (1 + U)
     return output_bound(element, bias, np.full(element.shape[1], largest * _UP))
+
+
+def summed_element_bound(
+    steps: NDArray[np.float64],
+    beyond: ArrayLike,
+    depth: int,
+    span: int,
+    *,
+    scale_type: DTypeLike = np.float32,
+    balanced: bool = False,
+) -> NDArray[np.float64]:
+    """Bounds sum_k |w_k - w'_k| of each channel by its scales: `sum_k s_k (1/2 + u (2 span + 1))` and the clipping.
+
+    steps: [C], of each channel the sum of the scales of its `depth` weights. beyond: [C], the sum of what lies beyond
+    the smallest and the largest code (0 where no search made the scale smaller than the weights ask for): there the
+    error is that, and not rounding. span: the largest |code - zero point|. balanced: 1 in place of 1/2.
+
+    It is the sum of `element_bound` with |q| <= span and |w| <= (span + 1) s.
+    """
+    unit, least = _rounding(np.dtype(scale_type))
+    step = (1.0 if balanced else 0.5) + U * (span + 1) + (2 * unit + unit * unit) * span
+    return np.asarray((steps * step + np.asarray(beyond) + depth * least) * (1 + (depth + 4) * 2.0**-52))
+
+
+def worst_output(
+    above: NDArray[np.float64], below: NDArray[np.float64], bias: ArrayLike, low: float, high: float
+) -> NDArray[np.float64]:
+    """The largest |y - y'| over all inputs in [low, high], low <= 0 <= high: [C]. Some input attains it.
+
+    above, below: [C], of each output the sums of its positive and of its negative errors w_k - w'_k. bias: B, [] or
+    [C], the most that the bias is off.
+
+    y - y' = sum x_k e_k + (b - b') is largest where x_k is high for e_k > 0 and low for e_k < 0, and smallest the other
+    way round. So it is the bound of `output_bound_any_input` with the errors that there are in place of E, and with
+    the input's own ends in place of the larger one: after a Relu only errors of one sign add up.
+    """
+    up, down = high * above - low * below, high * below - low * above
+    return np.asarray((np.maximum(up, down) + np.asarray(bias, np.float64)) * _UP)
+
+
+def input_range(x_scale: ArrayLike, x_zero_point: int, x_min: int, x_max: int) -> tuple[float, float]:
+    """What DequantizeLinear makes of the smallest and of the largest code, to the bit: low <= 0 <= high.
+
+    x_scale: a number of the type that comes back. 0, which pads a convolution, lies between.
+    """
+    scale = np.asarray(x_scale).reshape(())
+    low, high = (np.asarray(code - x_zero_point).astype(scale.dtype) * scale for code in (x_min, x_max))
+    return min(float(low), 0.0), max(float(high), 0.0)
 
 
 def accumulator_depth(x_span: int, w_span: int, bits: int = 32) -> int:

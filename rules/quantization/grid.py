@@ -21,6 +21,7 @@ from .scales import SMALLEST_NORMAL
 
 TOLERANCE = 2e-4
 _FIRST, _SAMPLE, _ULPS = 6, 48, 3
+_TOGETHER = 256
 
 
 def grid_scales(rows: NDArray[Any], reach: int, span: int | None = None) -> NDArray[np.float32]:
@@ -90,18 +91,16 @@ def _scale(
 ) -> np.float32:
     """The float32 that gives most of the row back bit for bit."""
     best, most = np.float32(largest / number), -1
-    width = 0.0 if span is None else float(max(row.max(), 0) - min(row.min(), 0))
-    for multiple in range(number, reach + 1, number):
-        if span is not None and width / largest * multiple > span + 2 * TOLERANCE:
-            break
-        middle = np.float32(largest / multiple)
-        if middle < SMALLEST_NORMAL:
-            break
-        for ulp in range(-_ULPS, _ULPS + 1):
-            scale = middle + np.float32(ulp) * np.spacing(middle)
-            if _exact(sample, scale) < len(sample):
-                continue
-            same = _exact(row, scale)
+    width = 0.0 if span is None else max(float(row.max()), 0.0) - min(float(row.min()), 0.0)
+    last = reach if span is None else int(min(reach, (span + 2 * TOLERANCE) * largest / width))
+    multiples = np.arange(number, last + 1, number)
+    for start in range(0, len(multiples), _TOGETHER):
+        middle = (largest / multiples[start : start + _TOGETHER]).astype(np.float32)[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            around = middle + np.arange(-_ULPS, _ULPS + 1, dtype=np.float32) * np.spacing(middle)
+        scales = around[(middle >= SMALLEST_NORMAL)[:, 0]].reshape(-1, 1)
+        for scale in scales[_exact(sample.astype(row.dtype), scales) == sample.size, 0]:
+            same = int(_exact(row, scale))
             if same == row.size:
                 return np.float32(scale)
             if same > most:
@@ -109,6 +108,8 @@ def _scale(
     return best
 
 
-def _exact(values: NDArray[Any], scale: np.float32) -> int:
-    codes = np.rint(values / scale).astype(np.float32)
-    return int(np.count_nonzero((codes * scale).astype(values.dtype) == values))
+def _exact(values: NDArray[Any], scale: Any) -> Any:
+    """How many of the values come back bit for bit; of each scale [S, 1] or of one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        codes = np.rint(values / scale).astype(np.float32)
+        return np.count_nonzero((codes * scale).astype(values.dtype) == values, axis=-1)

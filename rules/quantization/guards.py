@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .bias import bias_scale
 from .errors import NotQuantizable
+from .rounding import rint_ratio
 from .scales import QMAX, covering_scale, smallest_scale
 from .tensor import QuantizedTensor
 
@@ -36,17 +37,14 @@ def htp_refuses(
     """
     product = bias_scale(x_scale, w_scale)
     s = product.astype(np.float64)
-    if not np.all(
-        s
-        >= float(np.finfo(np.float32).smallest_normal if product.dtype == np.float32 else smallest_scale(product.dtype))
-    ):
+    if not np.all(s >= smallest_scale(product.dtype)):
         return f"x_scale * w_scale is {s.min():g}, below the smallest normal {product.dtype.name}"
     if not np.all(s / y_scale > _RATIO):
         return f"x_scale * w_scale / y_scale is {(s / y_scale).min():g}, not above 2^-24"
     codes = np.asarray(0.0 if bias_codes is None else bias_codes, np.float64)
     if np.any(np.abs(codes) > _BIAS):
         return f"a bias code is {np.abs(codes).max():g}, beyond 2^31"
-    folded = np.abs(codes - np.rint(y_zero_point * y_scale / s))
+    folded = np.abs(codes - rint_ratio(y_zero_point, s, unit=y_scale))
     if np.any(folded > _BIAS):
         return f"the bias with the output's zero point in it is {folded.max():g} steps, beyond 2^31"
     return None

@@ -14,40 +14,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .codes import BLOCK
+_BLOCK = 1 << 18
+_LINE = 128
+
+Block = tuple[slice, slice]
 
 
 class Rows:
-    """Output channels of a weight, and blocks of them as [R, L, k] arrays.
+    """Output channels of a weight in blocks, each an array [d, c, i] of c whole channels.
 
     shape: of the weight. axis: that of the output channels. repeat: the groups of a ConvTranspose, which lie along
-    axis 0. Channel c of the weight appears as `repeat` rows.
+    axis 0. Channel c of the weight appears `repeat` times, in different blocks. width: the elements of a kernel slice.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int, repeat: int = 1) -> None:
-        self.shape, self.axis = shape, axis
-        self.groups = repeat if axis == 1 and shape[0] % max(repeat, 1) == 0 else 1
         self.channels = shape[axis]
+        self.outer, self.inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        self.groups = repeat if axis == 1 and shape[0] % max(repeat, 1) == 0 else 1
         kernel = [n for i, n in enumerate(shape) if i != axis] if len(shape) > 2 else []
         self.width = math.prod(kernel[1:]) if kernel else 1
-        self.depth = math.prod(shape) // max(1, self.channels)
 
-    @property
-    def is_spatial(self) -> bool:
-        return self.width > 1
+    def blocks(self) -> list[Block]:
+        """Ranges of the outer dimension, a group each, and of channels: as many as stay in the cache, but at least
+        as many interleaved ones as fill a few cache lines."""
+        deep = self.outer // self.groups
+        least = 1 if deep == 1 else max(1, _LINE // self.inner)
+        size = max(least, _BLOCK // max(1, deep * self.inner))
+        return [
+            (slice(o, o + deep), slice(c, min(c + size, self.channels)))
+            for o in range(0, self.outer, deep)
+            for c in range(0, self.channels, size)
+        ]
 
-    def blocks(self) -> list[slice]:
-        """Ranges of channels; at least 16 at a time where they are interleaved, for the cache lines' sake."""
-        least = 1 if self.axis == 0 else 16
-        size = max(least, BLOCK // max(1, self.depth))
-        return [slice(c, min(c + size, self.channels)) for c in range(0, self.channels, size)]
+    def part(self, w: NDArray[Any], block: Block) -> NDArray[Any]:
+        """These channels as [d, c, i], i a multiple of the width: a view, but [1, c, d * i] where slices would have
+        other channels between them."""
+        view = w.reshape(self.outer, self.channels, self.inner)[block]
+        if self.width == 1 or len(view) == 1:
+            return view
+        return np.ascontiguousarray(view.transpose(1, 0, 2)).reshape(1, view.shape[1], -1)
 
-    def part(self, w: NDArray[Any], block: slice) -> NDArray[Any]:
-        """The rows [R, L, k] of these channels: contiguous, a view where axis is 0. Channel by channel, then groups."""
-        picked = np.ascontiguousarray(np.moveaxis(w, self.axis, 0)[block])
-        return picked.reshape(len(picked) * self.groups, -1, self.width)
-
-    def put(self, rows: NDArray[Any], w: NDArray[Any], block: slice) -> None:
-        """Writes such rows back into w."""
-        target = np.moveaxis(w, self.axis, 0)[block]
-        target[...] = rows.reshape(target.shape)
+    def put(self, part: NDArray[Any], w: NDArray[Any], block: Block) -> None:
+        """Writes such a part back into w, which is contiguous; integers are cast."""
+        target = w.reshape(self.outer, self.channels, self.inner)[block]
+        if len(part) != len(target):
+            part = part.reshape(part.shape[1], len(target), -1).transpose(1, 0, 2)
+        np.copyto(target, part, casting="unsafe")

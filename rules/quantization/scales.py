@@ -83,12 +83,16 @@ def next_up(scale: NDArray[Any]) -> NDArray[Any]:
 
 
 def round_trip_is_finite(scale: ArrayLike, reach: int = QMAX) -> NDArray[np.bool_]:
-    """Whether the largest code comes back finite: reach * scale, rounded to the type of scale, is. Elementwise."""
+    """Whether the largest code comes back finite: reach, and reach * scale, rounded to the type of scale. Elementwise.
+
+    DequantizeLinear turns the code into that type first: 65535, of a 16-bit code, is infinite in float16.
+    """
     held = np.asarray(scale)
     held = held if held.dtype.kind in "fV" else held.astype(np.float32)
     with np.errstate(over="ignore"):
+        code = np.float64(reach).astype(held.dtype).astype(np.float64)
         largest = (held.astype(np.float64) * reach).astype(held.dtype)
-    return np.asarray(np.isfinite(largest.astype(np.float64)))
+    return np.asarray(np.isfinite(largest.astype(np.float64)) & np.isfinite(code))
 
 
 def idle_scale(scale: NDArray[Any], extent: NDArray[np.float64]) -> Any:

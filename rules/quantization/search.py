@@ -4,7 +4,7 @@ Every function takes rows [R, K], one for each scale, so that tensor, channel an
 ("minmax") clips nothing. A smaller one clips a few elements and serves the others better, which pays for 4 bits (2
 to 10 dB) and hardly for 8: "mse" tries a few and keeps the range's where none is better, so that it is never worse.
 "grid" looks for the grid that the weights lie on already, and falls back to the range; "auto" does too, and lets the
-caller choose between several schemes by their error (`weight.quantize_weight`).
+caller choose between several schemes (`candidates.preferred`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .grid import grid_scales
-from .scales import covering_scale
+from .scales import covering_scale, round_trip_is_finite
 from .scheme import Scheme
 
 _CHUNK = 1 << 18
@@ -49,7 +49,7 @@ def find_scales(
         return Scales(scale, zero, on_grid)
     if scheme.search in ("grid", "auto") and not scheme.power_of_two and scheme.scale_type == "float32":
         grid = grid_scales(rows, scheme.span, None if scheme.symmetric else scheme.span)
-        on_grid = grid > 0
+        on_grid = (grid > 0) & round_trip_is_finite(grid, scheme.span)
         scale = np.where(on_grid, grid, scale)
         zero = zero_points(low, scale, scheme)
     if scheme.search == "mse":
@@ -61,7 +61,8 @@ def range_scales(
     low: NDArray[np.float64], high: NDArray[np.float64], scheme: Scheme
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The smallest scales of the scheme that hold these ranges, and their zero points."""
-    extent = np.maximum(-low, high) if scheme.symmetric else high - low
+    with np.errstate(over="ignore"):  # an infinite extent is refused
+        extent = np.maximum(-low, high) if scheme.symmetric else high - low
     scale = covering_scale(extent, scheme.span, scheme.scale_dtype, power_of_two=scheme.power_of_two)
     return scale, zero_points(low, scale, scheme)
 

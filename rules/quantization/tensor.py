@@ -56,6 +56,14 @@ class QuantizedTensor:
         kind = FOUR_BITS[self.four_bit]
         return self.codes.astype(kind), self.zero_point.astype(kind)
 
+    @property
+    def nbytes(self) -> int:
+        """Of codes, scale and zero point as they are stored: two 4-bit codes lie in a byte."""
+        codes, zero_point = self.codes.size, self.zero_point.size
+        if self.four_bit is not None:
+            return -(-codes // 2) + -(-zero_point // 2) + self.scale.nbytes
+        return self.codes.nbytes + self.zero_point.nbytes + self.scale.nbytes
+
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """values, of the scale's shape, so that they broadcast with the codes."""
         if self.block_size and self.axis is not None:

@@ -20,17 +20,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .bias import INT32_MAX, BiasValues, bias_only_scale, quantize_bias_values, raise_for_bias
+from .accumulator import bias_limit, require_room
+from .bias import BiasValues, bias_fits, bias_only_scale, quantize_bias_values, raise_for_bias
 from .bias_layout import abs_max_per_scale, lay_out, spread
+from .candidates import preferred
 from .errors import NotQuantizable
+from .fitted import fitted
 from .moments import InputMoments
-from .scales import QMAX, covering_scale, idle_scale, smallest_scale
+from .scales import covering_scale, idle_scale, smallest_scale
 from .scheme import Scheme
 from .search import zero_points
 from .tensor import QuantizedTensor
-from .weight import choose, codes_of, finite_range, scales_of
+from .weight import codes_of, finite_range, scales_of
 
-_X_SPAN = 255
 _PLAIN = Scheme(search="minmax", rounding="nearest")
 
 
@@ -63,7 +65,7 @@ def quantize_unit(
 
     axis: the axis of w's output channels (may be negative), or None: then there is one scale, and rounding is to
     nearest. scheme: the options, by default min-max and nearest; of granularity "tensor" or "channel" (blocks have no
-    scale that a bias could share: `quantize_weight`). allowed: further schemes for search "auto" (`weight.choose`).
+    scale that a bias could share: `quantize_weight`). allowed: further schemes to choose from (`candidates.preferred`).
     inputs: what is known of the input, without which rounding is to nearest. repeat: the number of groups that
     share the weight scales. x_scale: shape [] or [1]. alpha and beta are folded into w and b: write 1 in their place.
 
@@ -83,11 +85,12 @@ def quantize_unit(
         raise ValueError("a unit's bias has no scale under blocks: quantize_weight takes the weight alone")
     axis = None if axis is None else axis % w.ndim
     _factor("alpha", alpha)
-    if allowed and scheme.search == "auto":
-        finite_range(w, axis)
-        scheme = choose(w, axis, (scheme, *allowed))
     along_axis = axis if scheme.granularity == "channel" else None
     scales, absmax = scales_of(w, along_axis, scheme, alpha)
+    wanted, scheme = scheme, preferred(w, axis, scheme, (absmax > 0) & ~scales.on_grid, allowed)
+    if scheme is not wanted:
+        along_axis = axis if scheme.granularity == "channel" else None
+        scales, absmax = scales_of(w, along_axis, scheme, alpha)
     values = None if b is None else _bias_values(b, beta)
     if values is not None and scheme.symmetric:
         scales = replace(scales, scale=_refined(scales.scale, scales.on_grid, absmax, scheme))
@@ -101,19 +104,28 @@ def quantize_unit(
     if scheme.power_of_two:
         scale = covering_scale(scale, 1, scheme.scale_dtype, power_of_two=True)
     raised = np.asarray(scale > fitting)
-    low = finite_range(w, along_axis)[0 if alpha >= 0 else 1] * alpha
-    zero = np.where(raised, zero_points(low, scale, scheme), scales.zero_point).astype(scheme.dtype)
+    ends = [end * alpha for end in finite_range(w, along_axis)]
+    ranges = np.minimum(*ends), np.maximum(*ends)
+    zero = np.where(raised, zero_points(ranges[0], scale, scheme), scales.zero_point).astype(scheme.dtype)
 
     fixed = None if axis is None else np.broadcast_to(scales.on_grid & ~raised, (w.shape[axis],))
     weight = codes_of(
         w, scale, zero, along_axis, scheme,
         alpha=alpha, channel_axis=axis, repeat=repeat, moments=inputs, fixed=fixed,
     )  # fmt: skip
+    new = np.zeros(scale.shape, bool)
+    if axis is not None and fixed is not None and inputs is not None and scheme.search == "auto":
+        weight, new = fitted(
+            w, weight, ranges, scheme, inputs, lambda s: bias_fits(s, b_absmax, x_scale, limit), fixed,
+            axis=axis, alpha=alpha, repeat=repeat,
+        )  # fmt: skip
     bias = None
     if layout is not None:
         laid, b_axis = layout
-        bias = quantize_bias_values(laid, x_scale, spread(scale, b_axis, repeat), axis=b_axis, limit=limit)
-    on_grid = int(np.count_nonzero(scales.on_grid & ~raised))
+        bias = quantize_bias_values(laid, x_scale, spread(weight.scale, b_axis, repeat), axis=b_axis, limit=limit)
+    if weight.codes.dtype.itemsize == 1:
+        require_room(weight.codes, weight.spread(weight.zero_point), bias, axis, repeat)
+    on_grid = int(np.count_nonzero(scales.on_grid & ~raised & ~new))
     return QuantizedUnit(weight, bias, int(np.count_nonzero(raised)), on_grid, scheme)
 
 
@@ -131,31 +143,32 @@ def _refined(scale: NDArray[Any], on_grid: NDArray[np.bool_], absmax: NDArray[An
 
 
 def quantize_bias_for(
-    b: NDArray[Any] | BiasValues, x_scale: ArrayLike, w_scale: ArrayLike, *, beta: float = 1.0, repeat: int = 1
+    b: NDArray[Any] | BiasValues,
+    x_scale: ArrayLike,
+    w_scale: ArrayLike,
+    *,
+    beta: float = 1.0,
+    repeat: int = 1,
+    codes: NDArray[Any] | None = None,
+    zero_point: ArrayLike = 0,
+    axis: int | None = None,
 ) -> QuantizedTensor:
     """The bias of a unit whose weight is quantized already: int32 at the scale that the weight dictates.
 
     w_scale: shape [] or [C], as it stands in the model; b, beta and repeat as in `quantize_unit`, and so is
-    the shape of the result.
+    the shape of the result. codes: the weight's, where they are known, with its output channels along axis, and a zero
+    point that broadcasts with them.
 
-    Raises BiasOverflow if a code does not fit int32: then only another weight scale helps. (Whether it fits
-    beside the products is for `bounds.accumulator_fits` to say.) NotQuantizable as
-    `quantize_unit`, and if x_scale * w_scale is no normal float32.
+    Raises BiasOverflow if a code does not fit int32, or with codes, if it does not fit beside the products: then only
+    another weight scale helps. NotQuantizable as `quantize_unit`, and if x_scale * w_scale is no normal float32.
     """
     scale = np.asarray(w_scale)
     scale = scale if scale.dtype.kind in "fV" and scale.dtype != np.float64 else scale.astype(np.float32)
-    values, axis = _lay_out(_bias_values(b, beta), scale.shape, repeat)
-    return quantize_bias_values(values, x_scale, spread(scale, axis, repeat), axis=axis)
-
-
-def bias_limit(depth: int, reach: int = QMAX) -> int:
-    """The largest bias code that leaves an int32 accumulator room for `depth` products of input and code.
-
-    Kernels add the bias in int32 and wrap around: with a bias code of 2^31 - 1001 and eight products of 255
-    and 127, ONNX Runtime's fused Conv and Gemm give 0 where the float path gives 255. At least 2^30, because
-    beyond depth 33,000 the products alone come near the end of int32.
-    """
-    return max(INT32_MAX - _X_SPAN * reach * depth, 2**30)
+    values, b_axis = _lay_out(_bias_values(b, beta), scale.shape, repeat)
+    bias = quantize_bias_values(values, x_scale, spread(scale, b_axis, repeat), axis=b_axis)
+    if codes is not None and codes.dtype.itemsize == 1:
+        require_room(codes, np.asarray(zero_point), bias, axis, repeat)
+    return bias
 
 
 def _bias_values(b: NDArray[Any] | BiasValues, beta: float) -> BiasValues:

@@ -6,8 +6,6 @@ over. Each becomes rows of a matrix for the search, and comes back as scales of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from .codes import nearest_codes, value_range, working_type
 from .errors import NotQuantizable, check_finite
 from .layout import Rows
 from .moments import InputMoments
-from .rounding import balance
+from .rounding import balance, balance_elements
 from .scales import QMAX, idle_scale, symmetric_scale
 from .scheme import Scheme
 from .search import Scales, find_scales
@@ -133,40 +131,58 @@ def codes_of(
     if moments is None or channel_axis is None or scheme.rounding == "nearest" or w.size == 0:
         codes = nearest_codes(w, scale, zero_point, axis, scheme.code_range, scheme.dtype, alpha, clip=bounded)
         return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
-    codes = np.empty(w.shape, scheme.dtype)
+    w, codes = np.ascontiguousarray(w), np.empty(w.shape, scheme.dtype)
     rows = Rows(w.shape, channel_axis, repeat)
     work = working_type(w, alpha)
+    least, most = scheme.code_range
     for block in rows.blocks():
         part = rows.part(w, block)
-        of_block = slice(None) if axis is None else block
-        per_row = np.repeat(scale.reshape(-1)[of_block], rows.groups if axis is not None else 1).astype(work)
-        zero = np.repeat(zero_point.reshape(-1)[of_block], rows.groups if axis is not None else 1).astype(work)
+        of_block = slice(None) if axis is None else block[1]
+        step, zero = (np.asarray(v.reshape(-1)[of_block], work)[:, None] for v in (scale, zero_point))
         with np.errstate(over="ignore", under="ignore"):
-            steps = (part.astype(work) * alpha if alpha != 1 else part) / per_row[:, None, None]
-        low, high = (limit - zero[:, None, None] for limit in scheme.code_range)
+            steps = np.divide(part if alpha == 1 else part.astype(work) * alpha, step, dtype=work)
         found = np.rint(steps)
+        low, high = least - zero, most - zero
         if bounded:
-            np.maximum(found, low, out=found)
-            np.minimum(found, high, out=found)
-        free = slice(None) if fixed is None or not fixed.any() else np.repeat(~fixed[block], rows.groups)
-        _balance(steps, found, moments, (low, high) if bounded else None, free)
+            np.clip(found, low, high, out=found)
+        free = None if fixed is None or not fixed.any() else ~fixed[block[1]]
+        _balance(steps, found, moments, rows.width, float(scheme.span), (low, high) if bounded else None, free)
         if zero.any():
-            found += zero[:, None, None]
-        rows.put(found.astype(scheme.dtype), codes, block)
+            found += zero
+        rows.put(found, codes, block)
     return QuantizedTensor(codes, scale, zero_point, axis, four_bit=four_bit)
 
 
-def _balance(steps: NDArray[Any], found: NDArray[Any], moments: InputMoments, limits: Any, free: Any) -> None:
-    """`balance` of the free rows."""
-    low, high = (None, None) if limits is None else limits
-    if isinstance(free, slice):
-        wide = (len(steps), 1, 1)
-        balance(steps, found, moments, *(None if v is None else np.broadcast_to(v, wide) for v in (low, high)))
+def _balance(
+    steps: NDArray[Any],
+    found: NDArray[Any],
+    moments: InputMoments,
+    width: int,
+    largest: float,
+    limits: tuple[NDArray[Any], NDArray[Any]] | None,
+    free: NDArray[np.bool_] | None,
+) -> None:
+    """Balances the free channels of a block [d, c, i], in place."""
+    if free is not None and not free.any():
         return
-    part = np.ascontiguousarray(found[free])
-    bounds = (None if v is None else np.broadcast_to(v, (len(steps), 1, 1))[free] for v in (low, high))
-    balance(np.ascontiguousarray(steps[free]), part, moments, *bounds)
-    found[free] = part
+    if free is not None and not free.all():
+        part = np.ascontiguousarray(found[:, free])
+        limits = None if limits is None else _along(limits, found.shape[1])
+        held = None if limits is None else (limits[0][free], limits[1][free])
+        _balance(np.ascontiguousarray(steps[:, free]), part, moments, width, largest, held, None)
+        found[:, free] = part
+        return
+    low, high = (None, None) if limits is None else (v.reshape(-1) for v in _along(limits, found.shape[1]))
+    if width == 1:
+        balance_elements(steps, found, moments, low, high, largest)
+    else:
+        shape = (found.shape[1], -1, width)
+        balance(steps.reshape(shape), found.reshape(shape), moments, low, high, largest)
+
+
+def _along(limits: tuple[NDArray[Any], NDArray[Any]], channels: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    low, high = (np.broadcast_to(v, (channels, 1)) for v in limits)
+    return low, high
 
 
 def quantize_weight(
@@ -174,7 +190,6 @@ def quantize_weight(
     axis: int | None,
     scheme: Scheme = Scheme(),  # noqa: B008
     *,
-    allowed: Sequence[Scheme] = (),
     block_axis: int | None = None,
     repeat: int = 1,
     moments: InputMoments | None = None,
@@ -182,13 +197,10 @@ def quantize_weight(
     """Codes and scales of a float weight, without a bias to care for.
 
     axis: the output channels (may be negative), None where there are none. block_axis: with blocks, the axis that they
-    divide. allowed: with search "auto", other schemes to choose from: where w lies on no grid of `scheme`, the one
-    of least squared error is taken, the first of equals.
+    divide.
 
     Raises NotQuantizable as `quantize_symmetric`, ValueError if a block axis is missing.
     """
-    if allowed and scheme.search == "auto":
-        scheme = choose(w, axis, (scheme, *allowed))
     if scheme.granularity == "block":
         return _quantize_blocks(w, scheme, block_axis, moments)
     axis = None if axis is None else axis % w.ndim
@@ -199,30 +211,6 @@ def quantize_weight(
     return codes_of(
         w, scale, scales.zero_point, along_axis, scheme, channel_axis=axis, repeat=repeat, moments=moments, fixed=fixed
     )
-
-
-def choose(w: NDArray[Any], axis: int | None, schemes: Sequence[Scheme]) -> Scheme:
-    """The scheme whose nearest codes have the least squared error, the first of equals; blocks are not compared.
-
-    The scheme that finds a grid for every channel wins at once, since nothing is lost on it.
-    """
-    best, least = schemes[0], np.inf
-    for scheme in schemes:
-        along_axis = axis if scheme.granularity == "channel" else None
-        scales, absmax = scales_of(w, along_axis, scheme)
-        if np.all(scales.on_grid | (absmax == 0)):
-            return scheme
-        q = codes_of(w, scales.scale, scales.zero_point, along_axis, replace(scheme, rounding="nearest"))
-        error = _squared_error(w, q)
-        if error < least:
-            best, least = scheme, error
-    return best
-
-
-def _squared_error(w: NDArray[Any], q: QuantizedTensor) -> float:
-    step = q.spread(q.scale).astype(np.float64)
-    error = w.astype(np.float64) - (q.codes.astype(np.float64) - q.spread(q.zero_point).astype(np.float64)) * step
-    return float(np.square(error, out=error).sum())
 
 
 def _quantize_blocks(
@@ -248,7 +236,7 @@ def _quantize_blocks(
     flat = codes_of(
         rows, scale, scales.zero_point, 0, scheme, channel_axis=0, moments=moments, fixed=scales.on_grid
     ).codes
-    codes = np.moveaxis(flat.reshape(*lead, -1)[..., :size], -1, block_axis)
+    codes = np.moveaxis(flat.reshape(padded.shape)[..., :size], -1, block_axis)
     scale, zero_point = (
         np.ascontiguousarray(np.moveaxis(v.reshape(*lead, blocks), -1, block_axis)) for v in (scale, scales.zero_point)
     )

@@ -18,8 +18,9 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from rules.quantization import QuantizedTensor, bias_scale, dequantize, output_bound, output_bound_any_input
+from rules.quantization import QuantizedTensor, bias_scale, dequantize
 from rules.quantization.tensor import along
+from tests.rules.quantization.exact import fractions
 
 U = Fraction(1, 2**24)
 TINY = Fraction(1, 2**126)
@@ -27,10 +28,6 @@ LIMIT = 2**31 - 1
 
 Array = NDArray[Any]
 Quantize = Callable[[Array, int | None], QuantizedTensor]
-
-
-def exact(values: Array) -> list[Fraction]:
-    return [Fraction(float(v)) for v in np.asarray(values).reshape(-1)]
 
 
 def scale_holds_the_largest(symmetric_scale: Callable[[Any], Array], absmax: float) -> None:
@@ -48,26 +45,29 @@ def element_is_near(quantize: Quantize, w: Array, axis: int | None) -> None:
     q = quantize(w, axis)
     assert q.codes.dtype == np.int8
     assert np.abs(q.codes.astype(int)).max(initial=0) <= 127
-    scales = exact(np.broadcast_to(along(q.scale, w.ndim, axis), w.shape))
-    for value, back, code, s in zip(exact(w), exact(dequantize(q)), q.codes.reshape(-1), scales, strict=True):
+    scales = fractions(np.broadcast_to(along(q.scale, w.ndim, axis), w.shape))
+    for value, back, code, s in zip(fractions(w), fractions(dequantize(q)), q.codes.reshape(-1), scales, strict=True):
         assert abs(value - back) <= s / 2 + U * (abs(value) + abs(int(code)) * s)
         assert value != 0 or back == 0
 
 
 def same_codes_as_quantize_linear(quantize: Quantize, w: Array, axis: int | None) -> None:
     """Item 11: the codes are those of ONNX Runtime's QuantizeLinear at the same scale and zero point."""
-    q = quantize(w, axis)
-    kernel = _session("QuantizeLinear", TensorProto.FLOAT, TensorProto.INT8, axis)
-    (codes,) = kernel.run(None, {"x": w, "scale": q.scale, "zero_point": q.zero_point})
-    np.testing.assert_array_equal(q.codes, codes)
+    same_codes_as_the_kernel(quantize(w, axis), w)
+
+
+def same_codes_as_the_kernel(q: QuantizedTensor, w: Array, code_range: tuple[int, int] | None = None) -> None:
+    """The same of given codes, of any type and granularity. code_range: what they are limited to."""
+    kernel = _session("QuantizeLinear", _kind(q), q.axis, q.block_size)
+    (codes,) = kernel.run(None, {"x": w, "scale": q.scale, "zero_point": q.zero_point.astype(np.int32)})
+    np.testing.assert_array_equal(q.codes, codes if code_range is None else np.clip(codes, *code_range))
 
 
 def same_values_as_dequantize_linear(dequantize: Callable[[QuantizedTensor], Array], q: QuantizedTensor) -> None:
     """The values are those of ONNX Runtime's DequantizeLinear, bit for bit."""
-    kind = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32}
-    kernel = _session("DequantizeLinear", kind[q.codes.dtype.name], TensorProto.FLOAT, q.axis)
-    (values,) = kernel.run(None, {"x": q.codes, "scale": q.scale, "zero_point": q.zero_point})
-    np.testing.assert_array_equal(dequantize(q), values)
+    kernel = _session("DequantizeLinear", _kind(q), q.axis, q.block_size)
+    feeds = {"x": q.codes.astype(np.int32), "scale": q.scale, "zero_point": q.zero_point.astype(np.int32)}
+    np.testing.assert_array_equal(dequantize(q), kernel.run(None, feeds)[0])
 
 
 def codes_are_stable(
@@ -85,9 +85,9 @@ def bias_is_nearest(
     q = quantize_bias(b, x_scale, w_scale, axis=axis)
     np.testing.assert_array_equal(q.scale, np.asarray(w_scale * x_scale))
     assert q.codes.dtype == np.int32
-    scales = exact(np.broadcast_to(along(q.scale, b.ndim, axis), b.shape))
+    scales = fractions(np.broadcast_to(along(q.scale, b.ndim, axis), b.shape))
     codes = [int(c) for c in q.codes.reshape(-1)]
-    for value, back, code, s in zip(exact(b), exact(dequantize(q)), codes, scales, strict=True):
+    for value, back, code, s in zip(fractions(b), fractions(dequantize(q)), codes, scales, strict=True):
         assert abs(value - code * s) <= s / 2
         assert code == round(value / s)
         assert abs(value - back) <= s / 2 + 4 * U * abs(code) * s
@@ -120,25 +120,6 @@ def zero_channel_serves_its_bias(quantize_unit: Callable[..., Any], b: float, x_
     assert abs(value - back) <= max(abs(value) / 2**21, TINY / 2 * max(Fraction(1), Fraction(float(x_scale))))
 
 
-def output_is_near(
-    quantize_unit: Callable[..., Any], w: Array, b: Array, x_q: Array, x_scale: np.float32, x_zero: int
-) -> None:
-    """Item 9: w [C, K], b [C], uint8 x_q [K]: |y - y'| <= the bound for that x <= the bound for any x."""
-    unit = quantize_unit(w, b, x_scale, axis=0)
-    x = (x_q.astype(np.int32) - x_zero).astype(np.float32) * x_scale
-    s, s_b = unit.weight.scale.astype(np.float64)[:, None], unit.bias.scale.astype(np.float64)
-    u = 2.0**-24
-    element = s / 2 + u * (np.abs(w) + np.abs(unit.weight.codes.astype(float)) * s)
-    bias = s_b / 2 + 4 * u * np.abs(unit.bias.codes.astype(float)) * s_b
-    given = output_bound(element, bias, np.abs(x))
-    free = output_bound_any_input(element, bias, x_scale=float(x_scale), x_zero_point=x_zero, x_min=0, x_max=255)
-    back, b_back = dequantize(unit.weight), dequantize(unit.bias)
-    for c in range(len(w)):
-        y = sum((p * q for p, q in zip(exact(x), exact(w[c]), strict=True)), Fraction(float(b[c])))
-        z = sum((p * q for p, q in zip(exact(x), exact(back[c]), strict=True)), Fraction(float(b_back[c])))
-        assert abs(y - z) <= Fraction(float(given[c])) <= Fraction(float(free[c]))
-
-
 def depth_is_the_largest(depth: Callable[[int, int], int], x_span: int, w_span: int) -> None:
     """Item 10: K products of the largest magnitude stay in int32, and K + 1 do not."""
     k = depth(x_span, w_span)
@@ -165,26 +146,31 @@ def right_bias_scale(bias_is_right: Callable[..., bool], x_scale: np.float32, w_
     assert not bias_is_right(product * np.float32(1 - 2.0**-20), x_scale, w_scale)
 
 
+def _kind(q: QuantizedTensor) -> int:
+    return int(TensorProto.DataType.Value((q.four_bit or q.codes.dtype.name).upper()))
+
+
 @functools.cache
-def _session(op: str, source: int, target: int, axis: int | None) -> onnxruntime.InferenceSession:
-    """Runs one Q or DQ with everything an input."""
-    quantized = target if op == "QuantizeLinear" else source
+def _session(op: str, kind: int, axis: int | None, block_size: int) -> onnxruntime.InferenceSession:
+    """Runs one Q or DQ with everything an input; codes and zero point come and go as int32."""
     attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
-    named = quantized != TensorProto.INT32
-    inputs = ["x", "scale", "zero_point"] if named else ["x", "scale", ""]
+    attributes |= {"block_size": block_size} if block_size else {}
+    is_q = op == "QuantizeLinear"
+    named = kind != TensorProto.INT32
+    nodes = [helper.make_node("Cast", ["zero_point"], ["zero"], to=kind)]
+    if is_q:
+        nodes.append(helper.make_node(op, ["x", "scale", "zero"], ["codes"], **attributes))
+        nodes.append(helper.make_node("Cast", ["codes"], ["y"], to=TensorProto.INT32))
+    else:
+        nodes.append(helper.make_node("Cast", ["x"], ["codes"], to=kind))
+        nodes.append(helper.make_node(op, ["codes", "scale", "zero" if named else ""], ["y"], **attributes))
+    source, target = (TensorProto.FLOAT, TensorProto.INT32) if is_q else (TensorProto.INT32, TensorProto.FLOAT)
+    types = {"x": source, "scale": TensorProto.FLOAT, "zero_point": TensorProto.INT32}
     graph = helper.make_graph(
-        [
-            helper.make_node(op, inputs, ["y"], **attributes),
-            helper.make_node("Identity", ["zero_point"], ["unused"]),
-        ],
-        "one",
-        [
-            helper.make_tensor_value_info("x", source, None),
-            helper.make_tensor_value_info("scale", TensorProto.FLOAT, None),
-            helper.make_tensor_value_info("zero_point", quantized, None),
-        ],
+        nodes, "one",
+        [helper.make_tensor_value_info(name, of, None) for name, of in types.items()],
         [helper.make_tensor_value_info("y", target, None)],
-    )
+    )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import rules.quantization as qu
+from rules.quantization.accumulator import bias_limit
 from rules.quantization.tensor import along
-from rules.quantization.unit import bias_limit
 
 Array = NDArray[Any]
 Part = Array | qu.QuantizedTensor

@@ -1,0 +1,169 @@
+"""What ONNX Runtime would do with a weight: scales to be measured against.
+
+Its optimizer has one scheme and its quantizer several: symmetric or not, full or reduced range, per tensor or per
+channel, signed or not. Each rounds to nearest. In one channel any of them can be lucky, since its scale is another: its
+few errors happen to cancel. So each is measured (`objective`), and `fitted` takes it where it is not beaten.
+
+Sources: onnxruntime/python/tools/quantization/quant_utils.py (`compute_scale_zp`, `quantize_nparray` and its tables of
+ranges), and `onnxruntime_scheme`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .codes import BLOCK, working_type
+from .moments import InputMoments
+from .objective import channel_blocks, channels_of, objective, quotients
+from .scales import SMALLEST_NORMAL, round_trip_is_finite, smallest_scale
+from .scheme import TYPES, Scheme
+
+_RANGES = {
+    16: ((-32767, 32767), (-32768, 32767), (0, 65535), (-16384, 16384), (0, 32767)),
+    8: ((-127, 127), (-128, 127), (0, 255), (-64, 64), (0, 127)),
+    4: ((-8, 7), (0, 15), (-4, 3), (0, 7)),
+}
+_REDUCED = ((-64, 64), (0, 127))
+_COARSE = (1.3, 3.0)
+_U = 2.0**-24
+
+Array = NDArray[Any]
+Offer = tuple[Array, Array]
+Fits = Callable[[Array], NDArray[np.bool_]]
+
+
+def offers(low: Array, high: Array, scheme: Scheme) -> Offer:
+    """Scales that ONNX Runtime would give weights of the range [low, high], [C] each, and zero points: [O, C] each.
+
+    In the types of this scheme. The zero points are not theirs, but such as hold the codes of this range: what a code
+    stands for depends on its distance alone. A scale of 0 is one under which this scheme cannot hold the range to half
+    a step. With granularity "tensor" they are those of the whole tensor alone.
+    """
+    ends = np.array(_REDUCED if scheme.reduce_range else _RANGES[TYPES[scheme.weight_type]], np.float64)
+    span = np.diff(ends)
+    whole = np.full_like(low, low.min(initial=0.0)), np.full_like(high, high.max(initial=0.0))
+    scales = []
+    for some_low, some_high in (whole,) if scheme.granularity == "tensor" else (whole, (low, high)):
+        scales += [2 * np.maximum(-some_low, some_high) / span, (some_high - some_low) / span]
+    if TYPES[scheme.weight_type] == 8 and not scheme.reduce_range:  # WeightBiasQuantization's own, in float32
+        with np.errstate(over="ignore"):
+            width = whole[1].astype(np.float32) - whole[0].astype(np.float32)
+        scales.append((width / np.float32(255)).astype(np.float64)[None])
+    if scheme.granularity == "tensor":
+        low, high = whole
+    return _in_form(np.concatenate(scales), low, high, scheme)
+
+
+def _in_form(scale: Array, low: Array, high: Array, scheme: Scheme) -> Offer:
+    """Scales in this scheme's type, with zero points that let its codes reach both ends of the range.
+
+    Of a scale so large that every code is 0 it does not matter how large: four times the range does as well.
+    """
+    least = smallest_scale(scheme.scale_dtype)
+    if scheme.scale_type != "float16":
+        scale = np.where(scale < SMALLEST_NORMAL, 1.0, scale)
+    scale = np.minimum(scale, np.maximum(4 * np.maximum(-low, high), least))
+    with np.errstate(over="ignore", under="ignore"):
+        held = scale.astype(scheme.scale_dtype)
+        size = held.astype(np.float64)
+        lowest, highest = scheme.code_range
+        first = np.rint(np.divide(low.astype(np.float32), held, out=np.zeros(held.shape, np.float32), where=size > 0))
+    zero = np.broadcast_to(scheme.middle, held.shape) if scheme.symmetric else np.clip(lowest - first, lowest, highest)
+    half = 0.5 + scheme.span * _U
+    usable = (size >= least) & round_trip_is_finite(held, scheme.span)
+    usable &= ((lowest - zero - half) * size <= low) & (high <= (highest - zero + half) * size)
+    return np.where(usable, held, 0).astype(held.dtype), np.where(usable, zero, lowest).astype(scheme.dtype)
+
+
+def best_offer(
+    w: Array,
+    own: Offer,
+    bound: NDArray[np.float64],
+    ranges: tuple[Array, Array],
+    scheme: Scheme,
+    moments: InputMoments,
+    fits: Fits,
+    *,
+    axis: int,
+    alpha: float = 1.0,
+    repeat: int = 1,
+) -> tuple[Array, Array, NDArray[np.float64]]:
+    """The offer with the smallest objective: scale, zero point and objective, [C] each.
+
+    w: [...] floats with output channels along axis; alpha and repeat as in `quantize_unit`. own: our scale and zero
+    point, which are no offer. bound: [C], where more is as good as infinite. ranges: of alpha * w, a number or [C]
+    each, as `finite_range`. fits: which scales are admitted, elementwise.
+
+    With granularity "tensor" it is the one of the smallest sum, and nothing is bounded. Extra memory: a few MiB.
+    """
+    channels = w.shape[axis]
+    whole = scheme.granularity == "tensor"
+    low, high = (np.broadcast_to(limit, channels) for limit in ranges)
+    scales, zeros = (
+        np.concatenate([np.broadcast_to(mine, (1, channels)), theirs])
+        for mine, theirs in zip(own, offers(low, high, scheme), strict=True)
+    )
+    fresh = _fresh(scales, zeros) & fits(scales)
+    ratio = scales.astype(np.float64) / scales[0].astype(np.float64)
+    classes = np.digitize(ratio, _COARSE)
+    found = np.full(scales.shape, np.inf)
+    for block, part in zip(channel_blocks(w, axis), channels_of(w, axis, repeat), strict=True):
+        for coarse in range(len(_COARSE) + 1):
+            # An offer that is r times as coarse has about r^2 the squares: a share of the slices shows that it loses.
+            share = 1.0 if whole or coarse == 0 else 1.3 / _COARSE[coarse - 1] ** 2
+            offer, channel = np.nonzero(fresh[:, block] & (classes[:, block] == coarse))
+            size = max(1, BLOCK * len(part) // part.size)
+            for start in range(0, len(offer), size):
+                i, c = offer[start : start + size], channel[start : start + size]
+                at = (i, c + block.start)
+                most = np.full(len(c), np.inf) if whole else bound[block][c]
+                found[at] = _nearest(part[c], scales[at], zeros[at], scheme, moments, alpha, most, share)
+    best = np.full(channels, found.sum(axis=1).argmin()) if whole else found.argmin(axis=0)
+    scale, zero, reached = (np.take_along_axis(v, best[None], axis=0)[0] for v in (scales, zeros, found))
+    return scale, zero, reached
+
+
+def _fresh(scales: Array, zeros: Array) -> NDArray[np.bool_]:
+    """[O, C]: where a row is usable and repeats none of the rows before it; the first row is never fresh."""
+    fresh = scales > 0
+    fresh[0] = False
+    for i in range(1, len(scales)):
+        if fresh[i].any():
+            fresh[i] &= ~((scales[:i] == scales[i]) & (zeros[:i] == zeros[i])).any(axis=0)
+    return np.asarray(fresh)
+
+
+def _nearest(
+    part: Array,
+    scale: Array,
+    zero: Array,
+    scheme: Scheme,
+    moments: InputMoments,
+    alpha: float,
+    bound: Array,
+    share: float,
+) -> NDArray[np.float64]:
+    """The objective of channels [C, G, L, k] with their nearest codes; infinity where it is seen to exceed bound.
+
+    share: how much of the slices is looked at before all of them are.
+    """
+    first = int(part.shape[2] * share)
+    whole = share >= 1 or first < 16
+    work = working_type(part, alpha)
+    low, high = (np.asarray(limit - zero.astype(work), work).reshape(-1, 1, 1, 1) for limit in scheme.code_range)
+    errors = quotients(part if whole else part[:, :, :first], scale, alpha, work)
+    codes = np.rint(errors)
+    np.minimum(np.maximum(codes, low, out=codes), high, out=codes)
+    errors -= codes
+    found = objective(errors, scale, moments, total=whole)
+    if whole:
+        return found
+    left = found < bound
+    found[~left] = np.inf
+    if left.any():
+        found[left] = _nearest(part[left], scale[left], zero[left], scheme, moments, alpha, bound[left], 1.0)
+    return found
