@@ -64,8 +64,9 @@ class WeightBias(RuleSet):
             summed over (opset 21; the bias then stays float).
         reduce_range: 7-bit weights, for integer kernels without VNNI, which saturate with 8.
         bias: whether biases are quantized too.
-        scale_search: "auto" and "grid" take the grid that weights lie on already, else the range; "minmax" the range;
-            "mse" the least squared error.
+        scale_search: "grid" takes the grid that weights lie on already, else the range; "auto" does too, and with
+            balanced rounding also tries scales under which the errors of a channel cancel better, ONNX Runtime's among
+            them; "minmax" the range; "mse" the least squared error.
         rounding: "balanced" lets the errors of a channel cancel, within the two neighbours of each weight; "nearest".
         include, exclude: names or op types of nodes, with wildcards: ("Conv", "/head/*"). Of a MatMul and its Add the
             MatMul is meant. All without include; exclude goes before it. What is left out is declined.
