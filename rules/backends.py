@@ -158,6 +158,11 @@ ONNXRUNTIME = Backend(
             SELECTORS,
         ),
         Fact(
+            lambda u: not (u.runs_as_gemm and u.stays_int8 and u.w_type == "uint8"),
+            lambda u: "onnxruntime fuses a Gemm of int8 inputs with int8 weights only, these are uint8",
+            f"{SELECTORS}, GemmNodeGroupSelector, and measured with 1.32",
+        ),
+        Fact(
             lambda u: u.x_scale is not None and u.y_scale is not None,
             lambda u: "onnxruntime needs constant scales of x and y",
             SELECTORS,

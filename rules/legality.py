@@ -6,6 +6,7 @@ passed stays as it is. Units that are quantized already are judged by the same f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -15,7 +16,7 @@ import numpy as np
 import onnx
 
 import rewriter
-from rewriter import Decline, Match, NoMatch, Rule, RuleSet
+from rewriter import Decline, Match, ModelError, NoMatch, Rule, RuleSet
 from rewriter import rule as make
 from rules.activations import Uint8Activations
 from rules.backends import BACKENDS, Backend
@@ -64,7 +65,7 @@ def legal(model: Any, backend: str) -> list[Verdict]:
     Raises ValueError for an unknown backend, ModelError for a model that cannot be read.
     """
     if isinstance(model, (str, PathLike)):
-        model = onnx.load(model)
+        model = load(model)
     rules = for_backend(backend)
     facts = BACKENDS["onnxruntime" if backend == "onnxruntime-x86" else backend]
     result = rewriter.run(model, rules)
@@ -77,6 +78,14 @@ def legal(model: Any, backend: str) -> list[Verdict]:
             found[declined.node] = Verdict(declined.node, op, False, declined.reason)
     place = {name: k for k, name in enumerate(reading.node_names())}
     return sorted(found.values(), key=lambda one: place.get(one.node, len(place)))
+
+
+def load(path: str | PathLike[str]) -> onnx.ModelProto:
+    """The model of a file with all its data. Raises ModelError."""
+    try:
+        return onnx.load(path)
+    except Exception as error:  # what the protobuf parser and onnx's reading of external data raise has no common base
+        raise ModelError(f"{os.fspath(path)}: {' '.join(str(error).split())}") from error
 
 
 WEIGHT_RULES = frozenset(name for name, held in vars(WeightBias).items() if isinstance(held, Rule))

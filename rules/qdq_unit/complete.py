@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rewriter import Decline, Match, NoMatch, Unshared, Value
+from rewriter import Decline, Match, Node, NoMatch, Unshared, Value
 from rules import quantization as qm
 from rules.backends import GENERIC, TENSOR, Backend
 from rules.qdq_unit.already_quantized import is_right, quantized_weight_scale, require_weight, stands_alone
@@ -151,6 +151,10 @@ def complete_unit(
         scheme = replace(scheme, power_of_two=True)
     moments = input_moments(m, x_scale, w.shape)
     repeat = 1 if axis is None else scale_repeats(node)
+    if repeat > 1 and w.shape[0] % repeat:
+        raise Decline(
+            f"the weight {weight.name!r} has {w.shape[0]} input channels, which {repeat} groups do not divide"
+        )
     if scheme.granularity == "block":
         return complete_blocks(m, core, w, factors.alpha, moments, scheme, backend, reason)
     skewed = backend.asymmetric(node.op_type, scheme)
@@ -319,14 +323,15 @@ def complete_bias(
     b = bias_values(m)
     assert b is not None
     reason = judge()
-    repeat = scale_repeats(node) if scale.ndim else 1
+    repeat = scale_repeats(node)
     bias: qm.QuantizedTensor | None
     if backend.bias == "int8":
         bias = shifted_bias(m, b.times(factors.beta), x_scale, scale)
     else:
+        products = weight_steps(m, node)
 
         def work(held: np.ndarray) -> qm.QuantizedTensor:
-            return qm.quantize_bias_for(b, x_scale, held, beta=factors.beta, repeat=repeat)
+            return qm.quantize_bias_for(b, x_scale, held, beta=factors.beta, repeat=repeat, **products)
 
         bias = named(f"bias {name!r}", lambda: bias_in_type(m, name, x_scale, scale, work))
     assert bias is not None
@@ -336,6 +341,18 @@ def complete_bias(
         backend=backend.name, reason=reason, folded=0.0 if factors.alpha == 1 else folding_error(m, scale),
     )  # fmt: skip
     return bias_tensors(m, bias, "b_new_scale", backend)
+
+
+def weight_steps(m: Match, node: Node) -> dict[str, Any]:
+    """What the products of an 8-bit weight, quantized already, add to the accumulator: for `quantize_bias_for`."""
+    codes, zero = m.array("w_q"), m.maybe("w_zp")
+    if codes.dtype not in (np.int8, np.uint8) or (zero is not None and not zero.is_constant):
+        return {}
+    held = np.zeros(1, codes.dtype) if zero is None else zero.numpy()
+    axis = weight_axis(node, codes.ndim)
+    along = codes.ndim - 1 if axis is None else axis
+    shape = [-1 if i == along else 1 for i in range(codes.ndim)] if held.size > 1 else ()
+    return {"codes": codes, "zero_point": held.reshape(shape), "axis": axis}
 
 
 def unit_output(m: Match, core: str) -> Value:

@@ -13,6 +13,7 @@ import numpy as np
 from rewriter import Match, Value
 from rules import quantization as qm
 from rules.qdq_unit.float_types import type_name
+from rules.qdq_unit.unit import zero_point as constant_zero_point
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Abs", "Exp", "Sqrt")
 PASSES = (
@@ -29,9 +30,9 @@ def input_moments(m: Match, x_scale: np.generic, w_shape: tuple[int, ...]) -> qm
     """
     zero_point = m.maybe("x_zp")
     kind = type_name(zero_point) or type_name(m.value("x_q")) or "uint8"
-    if kind not in ("uint8", "int8", "uint16", "int16") or (zero_point is not None and not zero_point.is_constant):
+    zero = constant_zero_point(zero_point)
+    if kind not in ("uint8", "int8", "uint16", "int16") or zero is None:
         return None
-    zero = 0 if zero_point is None else int(zero_point.numpy().reshape(-1)[0])
     info = np.iinfo(np.dtype(kind))
     low = zero if not_negative(m, m.value("x_q")) and zero < info.max else int(info.min)
     return qm.InputMoments.of_range(x_scale, zero, low, int(info.max), spatial=math.prod(w_shape[2:]) > 1)

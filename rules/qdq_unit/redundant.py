@@ -72,7 +72,10 @@ def output_codes(m: Match, kind: str | None) -> Codes | None:
     if kind not in TYPES or not scale.is_constant or (zero_point is not None and not zero_point.is_constant):
         return None
     info = np.iinfo(np.dtype(kind))
-    zero = 0 if zero_point is None else int(zero_point.numpy().reshape(-1)[0])
+    held = np.zeros(1, int) if zero_point is None else zero_point.numpy().reshape(-1)
+    if held.size == 0:
+        return None
+    zero = int(held[0])
     return Codes(int(info.min), int(info.max), zero, np.float32(scale.numpy()) if scale.shape == () else None)
 
 

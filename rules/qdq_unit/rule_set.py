@@ -16,7 +16,7 @@ from rules.qdq_unit.complete import Factors, Returned, complete_bias, complete_u
 from rules.qdq_unit.moved import behind_moves, warn_of_int8
 from rules.qdq_unit.onnxruntime import ort_bias_only, ort_weight_and_bias
 from rules.qdq_unit.selection import left_out, patterns
-from rules.qdq_unit.unit import describe
+from rules.qdq_unit.unit import describe, require_output_scale
 
 SCHEMES = ("symmetric", "onnxruntime")
 OPSETS = (10, None)  # QuantizeLinear came with opset 10
@@ -66,7 +66,8 @@ class WeightBias(RuleSet):
         bias: whether biases are quantized too.
         scale_search: "grid" takes the grid that weights lie on already, else the range; "auto" does too, and with
             balanced rounding also tries scales under which the errors of a channel cancel better, ONNX Runtime's among
-            them; "minmax" the range; "mse" the least squared error.
+            them; "minmax" the range; "mse" the least squared error among some two
+            dozen scales.
         rounding: "balanced" lets the errors of a channel cancel, within the two neighbours of each weight; "nearest".
         include, exclude: names or op types of nodes, with wildcards: ("Conv", "/head/*"). Of a MatMul and its Add the
             MatMul is meant. All without include; exclude goes before it. What is left out is declined.
@@ -97,6 +98,10 @@ class WeightBias(RuleSet):
             raise ValueError(f"unknown scheme {self.scheme!r}; there are {', '.join(SCHEMES)}")
         if self.non_fusing not in NON_FUSING:
             raise ValueError(f"unknown non_fusing {self.non_fusing!r}; there are {', '.join(NON_FUSING)}")
+        for option in ("reduce_range", "bias", "symmetric"):
+            value = getattr(self, option)
+            if not (isinstance(value, bool) or (option == "symmetric" and value is None)):
+                raise ValueError(f"{option} must be True or False, not {value!r}")
         for option in ("include", "exclude"):
             object.__setattr__(self, option, patterns(option, getattr(self, option)))
         asked, target = self.weights, self.target
@@ -139,10 +144,13 @@ class WeightBias(RuleSet):
         Raises Decline for that reason unless the unit is to be quantized all the same, and where it is not wanted.
         """
         self.want(m.node(core))
+        require_output_scale(m)
         if self.target is GENERIC:
             return None
-        unit = describe(m, core)
+        unit = describe(m, core, weight_type=self.weight_type)
         reason = self.target.why_not(unit)
+        if "Add" in unit.activations and self.target.bias != "float":
+            reason = f"{self.backend} takes {self.target.bias} biases, and bias=False leaves the Add in float"
         if reason is None and not self.bias and unit.has_float_bias and self.target.bias != "float":
             reason = f"{self.backend} takes {self.target.bias} biases, and bias=False leaves this one float"
         if reason is not None and self.non_fusing == "decline":

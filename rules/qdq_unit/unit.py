@@ -41,6 +41,7 @@ class Unit:
     float_type: str | None
     scale_types: tuple[str | None, ...]
     x_type: str | None
+    w_type: str | None
     y_type: str | None
     x_has_zero_point: bool
     x_scale: float | None
@@ -160,10 +161,11 @@ def zero_point(value: Value | None) -> int | None:
     return None if found is None else int(found)
 
 
-def describe(m: Match, core: str, *, complete: bool = False) -> Unit:
+def describe(m: Match, core: str, *, complete: bool = False, weight_type: str | None = None) -> Unit:
     """The unit as a backend sees it: as the rules complete it, or as it is if it is `complete`.
 
     It makes a difference for what is added to a MatMul, which is written with a number for each output channel.
+    weight_type: of the codes that a float weight will have.
     """
     x = m.output("x")
     x_q = m.value("x_q")
@@ -181,6 +183,7 @@ def describe(m: Match, core: str, *, complete: bool = False) -> Unit:
         float_type=float_type(m),
         scale_types=tuple(type_name(m.value(s)) for s in ("x_scale", "y_scale", "w_scale") if s in m.names and m[s]),
         x_type=type_name(m.maybe("x_zp")) or type_name(x_q) or "uint8",
+        w_type=type_name(m.value("w_q")) if "w_q" in m.names else weight_type,
         y_type=y_type,
         x_has_zero_point=m.maybe("x_zp") is not None,
         x_scale=scalar(m.value("x_scale")),
@@ -198,6 +201,13 @@ def describe(m: Match, core: str, *, complete: bool = False) -> Unit:
         activations=tuple(n.op_type for n in m.nodes("act")),
         redundant=redundant(m, y_type),
     )
+
+
+def require_output_scale(m: Match) -> None:
+    """Decline a unit whose output has a constant scale that is no positive finite number."""
+    found = scalar(m.value("y_scale"))
+    if found is not None and not (np.isfinite(found) and found > 0):
+        raise Decline(f"the output's scale {m.value('y_scale').name!r} is {found}; it must be positive and finite")
 
 
 def weight_value(m: Match) -> Value:

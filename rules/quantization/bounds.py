@@ -146,7 +146,10 @@ def input_range(x_scale: ArrayLike, x_zero_point: int, x_min: int, x_max: int) -
     x_scale: a number of the type that comes back. 0, which pads a convolution, lies between.
     """
     scale = np.asarray(x_scale).reshape(())
-    low, high = (np.asarray(code - x_zero_point).astype(scale.dtype) * scale for code in (x_min, x_max))
+    wide = np.float64 if scale.dtype == np.float64 else np.float32  # the product is rounded to the type once
+    with np.errstate(over="ignore"):
+        ends = np.array([x_min - x_zero_point, x_max - x_zero_point]).astype(wide) * scale.astype(wide)
+        low, high = ends.astype(scale.dtype).tolist()
     return min(float(low), 0.0), max(float(high), 0.0)
 
 

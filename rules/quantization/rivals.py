@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .codes import BLOCK, working_type
 from .moments import InputMoments
@@ -36,32 +36,45 @@ Offer = tuple[Array, Array]
 Fits = Callable[[Array], NDArray[np.bool_]]
 
 
-def offers(low: Array, high: Array, scheme: Scheme) -> Offer:
-    """Scales that ONNX Runtime would give weights of the range [low, high], [C] each, and zero points: [O, C] each.
+def offers(low: Array, high: Array, scheme: Scheme, work: DTypeLike = np.float32) -> Offer:
+    """Scales and zero points, [O, C] each, that ONNX Runtime would give weights of the range [low, high], [C] each.
 
-    In the types of this scheme. The zero points are not theirs, but such as hold the codes of this range: what a code
-    stands for depends on its distance alone. A scale of 0 is one under which this scheme cannot hold the range to half
-    a step. With granularity "tensor" they are those of the whole tensor alone.
+    In the types of this scheme, with zero points that limit the codes as theirs do; work: the type of the quotients. A
+    scale of 0 is one under which its codes cannot hold the range to half a step. With granularity "tensor" they are
+    those of the whole tensor alone.
     """
     ends = np.array(_REDUCED if scheme.reduce_range else _RANGES[TYPES[scheme.weight_type]], np.float64)
-    span = np.diff(ends)
+    least, most = ends[:, :1], ends[:, 1:]
+    first = np.where(least < 0, -(2.0 ** (TYPES[scheme.weight_type] - 1)), 0.0)  # of the type, where codes are clipped
     whole = np.full_like(low, low.min(initial=0.0)), np.full_like(high, high.max(initial=0.0))
-    scales = []
+    scales, zeros = [], []
     for some_low, some_high in (whole,) if scheme.granularity == "tensor" else (whole, (low, high)):
-        scales += [2 * np.maximum(-some_low, some_high) / span, (some_high - some_low) / span]
+        step = (some_high - some_low) / (most - least)
+        scales += [2 * np.maximum(-some_low, some_high) / (most - least), step]
+        zeros += [np.broadcast_to(np.rint((least + most) / 2) - first, step.shape)]
+        zeros += [np.rint(least + _steps(-some_low, step)) - first]
     if TYPES[scheme.weight_type] == 8 and not scheme.reduce_range:  # WeightBiasQuantization's own, in float32
         with np.errstate(over="ignore"):
             width = whole[1].astype(np.float32) - whole[0].astype(np.float32)
-        scales.append((width / np.float32(255)).astype(np.float64)[None])
+        step = (width / np.float32(255)).astype(np.float64)[None]
+        scales.append(step)
+        zeros.append(np.rint(_steps(-whole[0], step) - 128) + 128)
     if scheme.granularity == "tensor":
         low, high = whole
-    return _in_form(np.concatenate(scales), low, high, scheme)
+    return _in_form(np.concatenate(scales), np.concatenate(zeros), low, high, scheme, work)
 
 
-def _in_form(scale: Array, low: Array, high: Array, scheme: Scheme) -> Offer:
-    """Scales in this scheme's type, with zero points that let its codes reach both ends of the range.
+def _steps(value: Array, step: Array) -> Array:
+    return np.divide(
+        value, step, out=np.zeros(np.broadcast_shapes(value.shape, step.shape), step.dtype), where=step > 0
+    )
 
-    Of a scale so large that every code is 0 it does not matter how large: four times the range does as well.
+
+def _in_form(scale: Array, zero_point: Array, low: Array, high: Array, scheme: Scheme, work: DTypeLike) -> Offer:
+    """In this scheme's types. zero_point: counted from the smallest code of theirs.
+
+    Of a scale so large that every code is 0 it does not matter how large: four times the range does as well. A reduced
+    range, which they do not keep to, starts where the weights do.
     """
     least = smallest_scale(scheme.scale_dtype)
     if scheme.scale_type != "float16":
@@ -69,11 +82,14 @@ def _in_form(scale: Array, low: Array, high: Array, scheme: Scheme) -> Offer:
     scale = np.minimum(scale, np.maximum(4 * np.maximum(-low, high), least))
     with np.errstate(over="ignore", under="ignore"):
         held = scale.astype(scheme.scale_dtype)
-        size = held.astype(np.float64)
-        lowest, highest = scheme.code_range
-        first = np.rint(np.divide(low.astype(np.float32), held, out=np.zeros(held.shape, np.float32), where=size > 0))
-    zero = np.broadcast_to(scheme.middle, held.shape) if scheme.symmetric else np.clip(lowest - first, lowest, highest)
-    half = 0.5 + scheme.span * _U
+    size, half = held.astype(np.float64), 0.5 + scheme.span * _U
+    lowest, highest = scheme.code_range
+    if scheme.symmetric:
+        zero = np.full(held.shape, float(scheme.middle))
+    else:
+        first = np.rint(_steps(low.astype(work), held.astype(work)))
+        zero = (lowest - first if scheme.reduce_range else lowest + zero_point).astype(np.float64)
+        zero = np.clip(zero, lowest, highest)
     usable = (size >= least) & round_trip_is_finite(held, scheme.span)
     usable &= ((lowest - zero - half) * size <= low) & (high <= (highest - zero + half) * size)
     return np.where(usable, held, 0).astype(held.dtype), np.where(usable, zero, lowest).astype(scheme.dtype)
@@ -105,7 +121,7 @@ def best_offer(
     low, high = (np.broadcast_to(limit, channels) for limit in ranges)
     scales, zeros = (
         np.concatenate([np.broadcast_to(mine, (1, channels)), theirs])
-        for mine, theirs in zip(own, offers(low, high, scheme), strict=True)
+        for mine, theirs in zip(own, offers(low, high, scheme, working_type(w, alpha)), strict=True)
     )
     fresh = _fresh(scales, zeros) & fits(scales)
     ratio = scales.astype(np.float64) / scales[0].astype(np.float64)

@@ -56,6 +56,8 @@ class Scheme:
         _one_of("scale_search", self.search, SEARCHES)
         _one_of("rounding", self.rounding, ROUNDINGS)
         _one_of("scale_type", self.scale_type, SCALE_TYPES)
+        if not isinstance(self.block_size, int):
+            raise ValueError(f"block_size must be a whole number, not {self.block_size!r}")
         if self.granularity == "block" and self.block_size < 2:
             raise ValueError(f"block_size must be 2 or more for granularity 'block', not {self.block_size}")
         if self.granularity != "block" and self.block_size != 0:

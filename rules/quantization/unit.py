@@ -5,10 +5,12 @@ fit raises the weight's scale, and an all-zero channel takes its scale from the 
 differ in is only data: the channel axis, how often a weight scale repeats over the output channels, and
 Gemm's two factors.
 
-    Conv           w [M, C/g, ...]        axis 0               b [M] ConvTranspose  w [C, M/g, ...]
-    axis 1, repeat=g     b [M]     one scale serves an entry in every group Gemm           w [K, N] or [N, K]
-    axis 1 or 0          b any shape that broadcasts to [M, N] MatMul + Add   w [K, N]               axis 1
-    b any shape; of other rank, w has axis None
+    | operator      | weight           | axis                | bias                                  |
+    | ------------- | ---------------- | ------------------- | ------------------------------------- |
+    | Conv          | [M, C/g, ...]    | 0                   | [M]                                   |
+    | ConvTranspose | [C, M/g, ...]    | 1, repeat=g         | [M]; a scale serves every group       |
+    | Gemm          | [K, N] or [N, K] | 1 or 0              | any shape that broadcasts to [M, N]   |
+    | MatMul + Add  | [K, N]           | 1; None if no matrix | any shape                            |
 """
 
 from __future__ import annotations

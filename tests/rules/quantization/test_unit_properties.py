@@ -197,7 +197,7 @@ def test_no_worse_than_onnxruntime(kind: str, symmetric: bool, moments: InputMom
             prop.no_worse_than_peers(qu.quantize_unit, w, scheme, moments)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(weights(moderate), st.integers(1, 2), moments(), st.sampled_from(BYTES), st.booleans())
 def test_drawn_weights_are_no_worse_than_onnxruntime(
     w: Array, width: int, moments: InputMoments, form: tuple[str, bool], reduced: bool

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import rewriter
 import rules
 from tests import oracle, sessions
+from tests.rules.one_unit import Coded, One
+from tests.rules.one_unit import model as one_model
 
 F = np.float32
 OPTIONS: list[tuple[dict[str, Any], float]] = [
@@ -103,6 +105,27 @@ def test_options(options: dict[str, Any], least: float) -> None:
         assert noise == 0 or 10 * np.log10(float(np.square(reference.astype(float)).sum()) / noise) > least
     again = rewriter.run(after, rules.WeightBias(**options))
     assert not again.report.rewrites
+
+
+@pytest.mark.parametrize(("aside", "taken"), [(0, True), (1, False)])
+@pytest.mark.parametrize("zero", [None, 100])
+def test_a_bias_without_room_beside_a_quantized_weight_is_declined(aside: int, taken: bool, zero: int | None) -> None:
+    """Two products of 255 and 127, and the largest float32 that fits beside them, or the next one."""
+    kind = np.int8 if zero is None else np.uint8
+    codes = np.full((3, 2, 1, 1), 127 if zero is None else 227, kind)
+    codes[0] = zero or 0
+    middle = None if zero is None else np.full(3, zero, kind)
+    steps = ((2**31 - 1 - 2 * 255 * 127) // 128 + aside) * 128.0
+    unit = One(
+        "Conv",
+        Coded(codes, np.ones(3, F), middle),
+        np.array([2.0**31 - 128, steps, -steps], F),
+        x_scale=1.0,
+        y_scale=1e7,
+    )
+    done = rewriter.run(one_model(unit), rules.WeightBias())
+    assert bool(done.report.rewrites) == taken
+    assert taken or any("2 products can exceed an int32 accumulator" in d.reason for d in done.report.declined)
 
 
 @pytest.mark.parametrize("options", [{"weight_type": "int4"}, {"granularity": "block", "block_size": 4}])
