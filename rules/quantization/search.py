@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .grid import grid_scales
-from .scales import covering_scale, round_trip_is_finite
+from .scales import covering_scale, round_trip_is_finite, smallest_scale
 from .scheme import Scheme
 
 _CHUNK = 1 << 18
@@ -27,6 +27,7 @@ _FACTORS = {
     16: np.linspace(0.9, 0.99, 3),
 }
 _BETTER = 1 - 2.0**-40
+_SAME = 2.0**-21  # a grid's scale is known to a few float32: that of a narrower type lies there, or none does
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +53,13 @@ def find_scales(
     on_grid = np.zeros(len(low), bool)
     if rows is None or scheme.search == "minmax":
         return Scales(scale, zero, on_grid)
-    if scheme.search in ("grid", "auto") and not scheme.power_of_two and scheme.scale_type == "float32":
+    if scheme.search in ("grid", "auto") and not scheme.power_of_two:
         grid = grid_scales(rows, scheme.span, None if scheme.symmetric else scheme.span)
-        on_grid = (grid > 0) & round_trip_is_finite(grid, scheme.span)
-        scale = np.where(on_grid, grid, scale)
+        with np.errstate(over="ignore"):
+            held = grid.astype(scheme.scale_dtype)
+        on_grid = (grid > 0) & (held >= smallest_scale(held.dtype)) & round_trip_is_finite(held, scheme.span)
+        on_grid &= np.abs(held.astype(np.float64) - grid) <= _SAME * grid
+        scale = np.where(on_grid, held, scale)
         zero = zero_points(low, scale, scheme)
     if scheme.search == "mse":
         scale, zero = _least_error(rows, low, high, scale, zero, scheme)

@@ -105,6 +105,15 @@ def test_the_input_range_of_wide_codes_is_finite(kind: str) -> None:
     assert qm.input_range(scale, 0, 0, 65535) == (0.0, float((np.float32(65535) * np.float32(0.25)).astype(kind)))
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_grids_of_narrow_scales_are_recovered(kind: str) -> None:
+    codes = np.random.default_rng(0).integers(-100, 101, (4, 3, 3, 3))
+    w = (codes * 2.0**-7).astype(np.float32)  # exact in every type, and the largest code is not 127
+    unit = qm.quantize_unit(w, None, 0.01, axis=0, scheme=qm.Scheme(scale_type=kind))
+    back = unit.weight.codes * unit.weight.spread(unit.weight.scale).astype(np.float64)
+    assert np.array_equal(back, w)
+
+
 def test_mse_beats_the_range_in_short_channels() -> None:
     w = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32)
 
