@@ -21,7 +21,7 @@ from .scales import SMALLEST_NORMAL
 
 TOLERANCE = 2e-4
 _FIRST, _SAMPLE, _ULPS = 6, 48, 3
-_TOGETHER = 256
+_TOGETHER, _TRIED = 256, 1 << 22
 
 
 def grid_scales(rows: NDArray[Any], reach: int, span: int | None = None) -> NDArray[np.float32]:
@@ -31,8 +31,14 @@ def grid_scales(rows: NDArray[Any], reach: int, span: int | None = None) -> NDAr
     asymmetric 8-bit weight, whose reach is 255 too).
 
     Of the float32 numbers around M / N, and M over the multiples of N, the one is taken that gives most elements
-    back bit for bit (`float32(code * scale) == w`).
+    back bit for bit (`float32(code * scale) == w`). Some rows at a time: extra memory is a few MiB.
     """
+    size = max(1, _TRIED // (reach + 1))
+    parts = [_grids(rows[start : start + size], reach, span) for start in range(0, len(rows), size)]
+    return np.concatenate(parts) if rows.size else np.zeros(len(rows), np.float32)
+
+
+def _grids(rows: NDArray[Any], reach: int, span: int | None) -> NDArray[np.float32]:
     found: NDArray[np.float32] = np.zeros(len(rows), np.float32)
     if rows.size == 0:
         return found

@@ -140,9 +140,12 @@ def _granularity(scheme: Scheme, granularity: str, block_size: int = 0) -> Schem
 
 
 def search_is_no_worse(quantize: Quantizer, w: Array, axis: int | None, scheme: Scheme, plain: Scheme) -> None:
-    """Item 13: the squared error of a search is at most that of min-max, per scale, to float64's precision."""
+    """Item 13: the squared error of a search is at most that of min-max, per scale.
+
+    To within float32's rounding of the weights, which is what a grid is off by that gives them back bit for bit.
+    """
     found, base = squared_errors(quantize, w, axis, scheme), squared_errors(quantize, w, axis, plain)
-    assert np.all(found <= base + (base >> 30) + (sum(fixed(w).reshape(-1) ** 2) >> 90))
+    assert np.all(found <= base + (base >> 30) + (sum(fixed(w).reshape(-1) ** 2) >> 46))
 
 
 def squared_errors(quantize: Quantizer, w: Array, axis: int | None, scheme: Scheme) -> Array:
