@@ -59,12 +59,9 @@ def main(table: Table) -> None:
 
     table.head("end to end without a match, ModelProto to ModelProto, per node")
 
-    def through() -> onnx.ModelProto:
-        return ir.serde.serialize_model(ir.serde.deserialize_model(model))
-
     for count, wanted in ((1, 8), (100, 80)):
         rules, theirs = mixed_rules.ours(count), mixed_rules.theirs(count)
-        ours, passed = medians(partial(rewriter.apply, model, rules), through, runs=3)
+        ours, passed = medians(partial(rewriter.apply, model, rules), partial(graphs.there_and_back, model), runs=3)
         (time,) = medians(partial(peer.rewrite, small, theirs), runs=3)
         table.add(f"{count} rules: theirs / ours", (time / few) / (ours / nodes), least=wanted)
         table.add(f"{count} rules: onnx_ir there and back / ours", passed / ours, least=6)

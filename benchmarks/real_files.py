@@ -12,11 +12,11 @@ from __future__ import annotations
 from functools import partial
 
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 
 import rewriter
 import rules
+from benchmarks import graphs
 from benchmarks.claims import Table
 from benchmarks.timing import medians
 from tests import real_models
@@ -29,11 +29,6 @@ def session(data: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
-def there_and_back(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Through onnx_ir, unchanged."""
-    return ir.serde.serialize_model(ir.serde.deserialize_model(model))
-
-
 def main(table: Table) -> None:
     table.head("weight_bias in memory on real files")
     for path in (row.path for row in real_models.table()):
@@ -41,7 +36,9 @@ def main(table: Table) -> None:
         data = model.SerializeToString()
         rewriter.apply(model, rules.weight_bias)
         ours, through, made = medians(
-            partial(rewriter.apply, model, rules.weight_bias), partial(there_and_back, model), partial(session, data)
+            partial(rewriter.apply, model, rules.weight_bias),
+            partial(graphs.there_and_back, model),
+            partial(session, data),
         )
         table.add(f"{path.stem}: ms", ours * 1e3)
         table.add(f"{path.stem}: onnx_ir there and back / ours", through / ours, least=1)

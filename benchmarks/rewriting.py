@@ -27,6 +27,7 @@ from benchmarks.claims import Table
 from benchmarks.timing import medians
 from rewriter import Match, NoMatch, rule
 from rewriter.pattern import Const, Tensor
+from tests.rewriter import small_rules
 
 SCHEME = qm.Scheme(search="minmax", rounding="nearest")
 
@@ -143,17 +144,7 @@ def peer_rules() -> Any:
 # -- two Neg in a row ------------------------------------------------------------------------------
 
 
-@script(default_opset=op)
-def neg_of_neg(x: Tensor) -> Tensor:
-    return op.Neg(op.Neg(x))
-
-
-@script(default_opset=op)
-def itself(x: Tensor) -> Tensor:
-    return op.Identity(x)
-
-
-TWICE = rewriter.rewrite(neg_of_neg, itself)
+TWICE = rewriter.rewrite(small_rules.negated_twice, small_rules.kept)
 
 
 def callbacks(model: onnx.ModelProto) -> None:
@@ -204,7 +195,7 @@ def main(table: Table) -> None:
     assert len(rewriter.run(cheap, TWICE).report.rewrites) >= nodes // 10 - 1
     ours, through = medians(
         lambda: rewriter.apply(cheap, TWICE),
-        lambda: ir.serde.serialize_model(ir.serde.deserialize_model(cheap)),
+        lambda: graphs.there_and_back(cheap),
         runs=3,
     )
     table.add("onnx_ir there and back / ours", through / ours, least=3)

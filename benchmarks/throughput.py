@@ -13,7 +13,6 @@ status is 1 where a claim does not hold.
 from __future__ import annotations
 
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from numpy.typing import NDArray
 from onnxruntime.quantization.quant_utils import quantize_data
 
 import rules.quantization as qu
+from benchmarks.timing import medians
 
-RUNS = 5
 COPY, PEER, BALANCED, MEMORY = 0.7, 3.0, 3.0, 64.0
 MODERATE = qu.InputMoments.of_range(0.1, 0, 0, 255)
 SPATIAL = qu.InputMoments.of_range(0.1, 0, 0, 255, spatial=True)
@@ -50,17 +49,6 @@ class Line:
     @property
     def good(self) -> bool:
         return self.copy >= COPY and self.peer >= PEER and self.balanced <= BALANCED and self.extra < MEMORY
-
-
-def medians(*works: Callable[[], object]) -> list[float]:
-    """Seconds of each, the median of RUNS rounds in which all take turns."""
-    times: list[list[float]] = [[] for _ in works]
-    for _ in range(RUNS):
-        for work, found in zip(works, times, strict=True):
-            start = time.perf_counter()
-            work()
-            found.append(time.perf_counter() - start)
-    return [sorted(found)[RUNS // 2] for found in times]
 
 
 def channel_by_channel(w: Array, axis: int) -> list[Any]:

@@ -236,12 +236,11 @@ class Emitter:
         place = self.space.positions[position]
         parent = self.variable(place.parent)
         argument = place.argument
-        if place.kind == "input":
-            there = "(i := ins[{}])" if argument == 0 else "len(i := ins[{}]) > {}"
-            return f"i[{argument}] if {there.format(parent, argument)} else 0"
-        if place.kind == "output":
-            there = "(o := outs[{}])" if argument == 0 else "len(o := outs[{}]) > {}"
-            return f"o[{argument}] if {there.format(parent, argument)} else 0"
+        if place.kind in ("input", "output"):
+            name, slots = ("i", "ins") if place.kind == "input" else ("o", "outs")
+            held = f"{name} := {slots}[{parent}]"
+            there = f"({held})" if argument == 0 else f"len({held}) > {argument}"
+            return f"{name}[{argument}] if {there} else 0"
         if place.kind == "producer":
             return f"prod[{parent}]"
         if place.kind == "user":

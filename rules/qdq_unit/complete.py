@@ -183,11 +183,10 @@ def complete_unit(
     depth = w.size if axis is None else w.size // max(1, w.shape[axis])
     unit = named(weight_or_bias(weight, m, b), lambda: quantized_in_type(m, weight.name, depth, unit_scale, work))
     require_finite(m, weight.name, unit.weight)
-    held = unit.bias
+    held, folded = unit.bias, None if b is None else b.times(factors.beta)
     if backend.bias == "int8":
-        held = shifted_bias(m, None if b is None else b.times(factors.beta), x_scale, unit.weight.scale)
+        held = shifted_bias(m, folded, x_scale, unit.weight.scale)
     guard(m, backend, x_scale, unit.weight.scale, held)
-    folded = None if b is None else b.times(factors.beta)
     note_unit(
         m,
         node,
@@ -322,11 +321,10 @@ def complete_bias(
         name = m.value("b").name
     b = bias_values(m)
     assert b is not None
-    reason = judge()
-    repeat = scale_repeats(node)
+    reason, repeat, folded = judge(), scale_repeats(node), b.times(factors.beta)
     bias: qm.QuantizedTensor | None
     if backend.bias == "int8":
-        bias = shifted_bias(m, b.times(factors.beta), x_scale, scale)
+        bias = shifted_bias(m, folded, x_scale, scale)
     else:
         products = weight_steps(m, node)
 
@@ -337,7 +335,7 @@ def complete_bias(
     assert bias is not None
     guard(m, backend, x_scale, scale, bias)
     note_unit(
-        m, node, unit_output(m, core), None, bias_of(m, b.times(factors.beta), bias),
+        m, node, unit_output(m, core), None, bias_of(m, folded, bias),
         backend=backend.name, reason=reason, folded=0.0 if factors.alpha == 1 else folding_error(m, scale),
     )  # fmt: skip
     return bias_tensors(m, bias, "b_new_scale", backend)

@@ -17,12 +17,20 @@ from rewriter import Decline, Match, Value
 FLOATS = {"float": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 """ONNX's names of the types that a DequantizeLinear gives, and numpy's."""
 
+CODES = ("uint8", "int8", "uint16", "int16")
+"""ONNX's and numpy's names of the types of activations' codes that kernels take."""
+
 
 def type_name(value: Value | None) -> str | None:
     """ONNX's name of a value's element type, in lower case; None where it is unknown."""
     if value is None or value.dtype is None:
         return None
     return value.dtype.name.lower()
+
+
+def x_type(m: Match) -> str:
+    """ONNX's name of the type of the input's codes; without any statement uint8, as the standard has it."""
+    return type_name(m.maybe("x_zp")) or type_name(m.value("x_q")) or "uint8"
 
 
 def require_float(value: Value, what: str) -> None:

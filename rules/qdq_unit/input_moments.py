@@ -12,7 +12,7 @@ import numpy as np
 
 from rewriter import Match, Value
 from rules import quantization as qm
-from rules.qdq_unit.float_types import type_name
+from rules.qdq_unit.float_types import CODES, x_type
 from rules.qdq_unit.unit import zero_point as constant_zero_point
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Abs", "Exp", "Sqrt")
@@ -29,9 +29,9 @@ def input_moments(m: Match, x_scale: np.generic, w_shape: tuple[int, ...]) -> qm
     w_shape: of the weight as the operator takes it: with a kernel of more than one position neighbours meet.
     """
     zero_point = m.maybe("x_zp")
-    kind = type_name(zero_point) or type_name(m.value("x_q")) or "uint8"
+    kind = x_type(m)
     zero = constant_zero_point(zero_point)
-    if kind not in ("uint8", "int8", "uint16", "int16") or zero is None:
+    if kind not in CODES or zero is None:
         return None
     info = np.iinfo(np.dtype(kind))
     low = zero if not_negative(m, m.value("x_q")) and zero < info.max else int(info.min)

@@ -12,7 +12,7 @@ from onnxscript import script
 from rewriter import Decline, Match, NoMatch
 from rewriter.pattern import P, Tensor
 from rules.backends import CANNOT_LOAD
-from rules.qdq_unit.float_types import is_microsoft, type_name
+from rules.qdq_unit.float_types import is_microsoft, x_type
 from rules.qdq_unit.patterns import CONVOLUTIONS, DQ, Optional
 from rules.qdq_unit.weight_only import AnyBias
 
@@ -30,7 +30,6 @@ def behind_moves(x_q: Tensor, x_scale: Tensor, x_zp: Optional, w: Tensor, b: Any
 def warn_of_int8(m: Match) -> None:
     """Decline a unit behind an int8 DequantizeLinear and what it is moved past; no match where the session loads."""
     moved = m.nodes("moved")
-    is_int8 = type_name(m.maybe("x_zp")) == "int8" or type_name(m.value("x_q")) == "int8"
-    if not moved or not is_int8 or is_microsoft(m) or m.opset < 21:
+    if not moved or x_type(m) != "int8" or is_microsoft(m) or m.opset < 21:
         raise NoMatch
     raise Decline(CANNOT_LOAD.format(what=moved[0].op_type))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rewriter import Decline, Match
 from rules import quantization as qm
-from rules.qdq_unit.float_types import FLOATS, can_mix, float_type, scale_type, type_name
+from rules.qdq_unit.float_types import CODES, FLOATS, can_mix, float_type, scale_type, x_type
 from rules.qdq_unit.unit import input_scale, scalar
 
 LARGEST_RAISE = 2.0
@@ -71,8 +71,8 @@ def largest_raise(m: Match, narrow: qm.QuantizedTensor, wide: qm.QuantizedTensor
 def weight_step_of_output(m: Match) -> float:
     """By how much a weight has to be off, so that its product can be half a step of the output; 0 if unknown."""
     y_scale = scalar(m.value("y_scale"))
-    kind = type_name(m.maybe("x_zp")) or type_name(m.value("x_q")) or "uint8"
-    if y_scale is None or kind not in ("uint8", "int8", "uint16", "int16"):
+    kind = x_type(m)
+    if y_scale is None or kind not in CODES:
         return 0.0
     info = np.iinfo(kind)
     return y_scale / 2 / (float(input_scale(m)) * (int(info.max) - int(info.min)))

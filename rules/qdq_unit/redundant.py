@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from rewriter import Match, Node
-
-TYPES = ("uint8", "int8", "uint16", "int16")
+from rules.qdq_unit.float_types import CODES
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def redundant(m: Match, kind: str | None) -> tuple[bool, ...]:
 def output_codes(m: Match, kind: str | None) -> Codes | None:
     """The codes of a unit's output; None where they are not known, or of no type that has a kernel."""
     zero_point, scale = m.maybe("y_zp"), m.value("y_scale")
-    if kind not in TYPES or not scale.is_constant or (zero_point is not None and not zero_point.is_constant):
+    if kind not in CODES or not scale.is_constant or (zero_point is not None and not zero_point.is_constant):
         return None
     info = np.iinfo(np.dtype(kind))
     held = np.zeros(1, int) if zero_point is None else zero_point.numpy().reshape(-1)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from rewriter import Decline, Match, Node, Value
-from rules.qdq_unit.float_types import float_type, is_microsoft, require_float, type_name
+from rules.qdq_unit.float_types import float_type, is_microsoft, require_float, type_name, x_type
 from rules.qdq_unit.redundant import redundant
 
 FLOAT32 = "float"
@@ -182,7 +182,7 @@ def describe(m: Match, core: str, *, complete: bool = False, weight_type: str | 
         qdq_version=1 if is_microsoft(m) else m.opset,
         float_type=float_type(m),
         scale_types=tuple(type_name(m.value(s)) for s in ("x_scale", "y_scale", "w_scale") if s in m.names and m[s]),
-        x_type=type_name(m.maybe("x_zp")) or type_name(x_q) or "uint8",
+        x_type=x_type(m),
         w_type=type_name(m.value("w_q")) if "w_q" in m.names else weight_type,
         y_type=y_type,
         x_has_zero_point=m.maybe("x_zp") is not None,

@@ -15,6 +15,7 @@ import numpy as np
 
 from rewriter import Report
 from rules import quantization as qm
+from rules.qdq_unit.float_types import CODES
 
 CODED_BEFORE = 2.0**-22
 """What a bias was off, relatively, that was quantized already: two roundings to float32."""
@@ -128,7 +129,7 @@ class Activation:
         """The smallest and the largest value that comes back, None where the type is unknown."""
         zero = None if self.zero_point is None else self.zero_point.numpy().reshape(-1)[0]
         kind = self.kind or "uint8" if zero is None else zero.dtype.name
-        if kind not in ("uint8", "int8", "uint16", "int16") or self.step is None:
+        if kind not in CODES or self.step is None:
             return None
         info, held, zero = np.iinfo(kind), self.scale.numpy(), int(zero or 0)
         low, high = qm.input_range(held, zero, int(info.min), int(info.max))

@@ -12,7 +12,7 @@ before all are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from .codes import value_range
 from .grid import TOLERANCE, grid_scales
+from .layout import channel_rows
 from .scheme import Scheme
 from .search import range_scales, squared_error
 
@@ -81,7 +82,7 @@ def lies_on_grid(w: NDArray[Any], axis: int | None, scheme: Scheme) -> bool:
     along = _along(axis, scheme)
     if along is None:
         return bool(grid_scales(w.reshape(1, -1), scheme.span, span)[0])
-    return all(not rows[grid_scales(rows, scheme.span, span) == 0].any() for rows in _rows(w, along))
+    return all(not rows[grid_scales(rows, scheme.span, span) == 0].any() for _, rows in channel_rows(w, along, _CHUNK))
 
 
 def _promises(w: NDArray[Any], along: int | None, scheme: Scheme, lost: NDArray[np.bool_], one: Scheme) -> bool:
@@ -104,20 +105,7 @@ def squared_error_of(w: NDArray[Any], along: int | None, scheme: Scheme) -> floa
     scale, zero = (v.reshape(-1) for v in range_scales(low, high, scheme))
     if along is None:
         flat = w.reshape(-1)
-        pieces = (flat[start : start + _CHUNK].reshape(1, -1) for start in range(0, flat.size, _CHUNK))
-        return sum(float(squared_error(piece, scale, zero, scheme)[0]) for piece in pieces)
-    total, done = 0.0, 0
-    for rows in _rows(w, along):
-        part = slice(done, done + len(rows))
-        total += float(squared_error(rows, scale[part], zero[part], scheme).sum())
-        done += len(rows)
-    return total
-
-
-def _rows(w: NDArray[Any], axis: int) -> Iterator[NDArray[Any]]:
-    """The channels of w as rows [R, K], some at a time."""
-    moved = np.moveaxis(w, axis, 0)
-    size = max(1, _CHUNK * len(moved) // max(1, w.size))
-    for start in range(0, len(moved), size):
-        part = moved[start : start + size]
-        yield part.reshape(len(part), -1)
+        starts = range(0, flat.size, _CHUNK)
+        return sum(float(squared_error(flat[k : k + _CHUNK].reshape(1, -1), scale, zero, scheme)[0]) for k in starts)
+    pieces = channel_rows(w, along, _CHUNK)
+    return sum(float(squared_error(rows, scale[part], zero[part], scheme).sum()) for part, rows in pieces)

@@ -9,6 +9,7 @@ is its own slice.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,20 @@ _BLOCK = 1 << 18
 _LINE = 128
 
 Block = tuple[slice, slice]
+
+
+def channel_rows(w: NDArray[Any], axis: int, most: int) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """The channels of w along axis as rows [R, K], about `most` elements at a time, and which they are."""
+    moved = np.moveaxis(w, axis, 0)
+    size = max(1, most * len(moved) // max(1, w.size))
+    for start in range(0, len(moved), size):
+        part = moved[start : start + size]
+        yield slice(start, start + len(part)), part.reshape(len(part), math.prod(part.shape[1:]))
+
+
+def groups_of(shape: tuple[int, ...], axis: int, repeat: int) -> int:
+    """How many groups of output channels share scales: those of a ConvTranspose, whose channels lie along axis 1."""
+    return repeat if axis == 1 and shape[0] % max(repeat, 1) == 0 else 1
 
 
 class Rows:
@@ -30,7 +45,7 @@ class Rows:
     def __init__(self, shape: tuple[int, ...], axis: int, repeat: int = 1) -> None:
         self.channels = shape[axis]
         self.outer, self.inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        self.groups = repeat if axis == 1 and shape[0] % max(repeat, 1) == 0 else 1
+        self.groups = groups_of(shape, axis, repeat)
         kernel = [n for i, n in enumerate(shape) if i != axis] if len(shape) > 2 else []
         self.width = math.prod(kernel[1:]) if kernel else 1
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .codes import BLOCK, working_type
+from .layout import groups_of
 from .moments import InputMoments
 from .tensor import QuantizedTensor
 
@@ -31,7 +32,7 @@ def channel_blocks(w: Array, axis: int) -> list[slice]:
 
 def channels_of(w: Array, axis: int, repeat: int = 1) -> Iterator[Array]:
     """w as [C, G, L, k], block by block. axis: of the output channels; repeat: as in `quantize_unit`."""
-    groups = repeat if axis == 1 and w.shape[0] % max(repeat, 1) == 0 else 1
+    groups = groups_of(w.shape, axis, repeat)
     moved = np.moveaxis(w, axis, 0)
     width = math.prod(moved.shape[2:])
     for block in channel_blocks(w, axis):

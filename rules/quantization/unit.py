@@ -33,7 +33,7 @@ from .scales import covering_scale, idle_scale, smallest_scale
 from .scheme import Scheme
 from .search import zero_points
 from .tensor import QuantizedTensor
-from .weight import codes_of, finite_range, scales_of
+from .weight import codes_of, scales_of
 
 _PLAIN = Scheme(search="minmax", rounding="nearest")
 
@@ -88,11 +88,13 @@ def quantize_unit(
     axis = None if axis is None else axis % w.ndim
     _factor("alpha", alpha)
     along_axis = axis if scheme.granularity == "channel" else None
-    scales, absmax = scales_of(w, along_axis, scheme, alpha)
+    scales, ranges = scales_of(w, along_axis, scheme, alpha)
+    absmax = np.maximum(-ranges[0], ranges[1])
     wanted, scheme = scheme, preferred(w, axis, scheme, (absmax > 0) & ~scales.on_grid, allowed)
     if scheme is not wanted:
         along_axis = axis if scheme.granularity == "channel" else None
-        scales, absmax = scales_of(w, along_axis, scheme, alpha)
+        scales, ranges = scales_of(w, along_axis, scheme, alpha)
+        absmax = np.maximum(-ranges[0], ranges[1])
     values = None if b is None else _bias_values(b, beta)
     if values is not None and scheme.symmetric:
         scales = replace(scales, scale=_refined(scales.scale, scales.on_grid, absmax, scheme))
@@ -106,8 +108,6 @@ def quantize_unit(
     if scheme.power_of_two:
         scale = covering_scale(scale, 1, scheme.scale_dtype, power_of_two=True)
     raised = np.asarray(scale > fitting)
-    ends = [end * alpha for end in finite_range(w, along_axis)]
-    ranges = np.minimum(*ends), np.maximum(*ends)
     zero = np.where(raised, zero_points(ranges[0], scale, scheme), scales.zero_point).astype(scheme.dtype)
 
     fixed = None if axis is None else np.broadcast_to(scales.on_grid & ~raised, (w.shape[axis],))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .codes import nearest_codes, value_range, working_type
 from .errors import NotQuantizable, check_finite
-from .layout import Rows
+from .layout import Rows, channel_rows
 from .moments import InputMoments
 from .rounding import balance, balance_elements
 from .scales import QMAX, idle_scale, symmetric_scale
@@ -22,6 +22,8 @@ from .search import Scales, find_scales
 from .tensor import QuantizedTensor
 
 _CHUNK = 1 << 22
+
+Range = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def abs_max(w: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
@@ -34,7 +36,7 @@ def abs_max(w: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
     return np.maximum(-low, high)
 
 
-def finite_range(w: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def finite_range(w: NDArray[Any], axis: int | None) -> Range:
     """`codes.value_range`. Raises NotQuantizable, naming the element, if w has a NaN or an infinity."""
     low, high = value_range(w, axis)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
@@ -78,7 +80,7 @@ def quantize_with_scale(w: NDArray[Any], scale: ArrayLike, axis: int | None, *, 
     return QuantizedTensor(nearest_codes(w, scale, zero, axis, (-QMAX, QMAX), np.int8, alpha), scale, zero, axis)
 
 
-def scales_of(w: NDArray[Any], axis: int | None, scheme: Scheme, alpha: float = 1.0) -> tuple[Scales, NDArray[Any]]:
+def scales_of(w: NDArray[Any], axis: int | None, scheme: Scheme, alpha: float = 1.0) -> tuple[Scales, Range]:
     """Scales along axis (shape [C], or [] for None) for alpha * w, and the largest magnitudes.
 
     Raises NotQuantizable as `finite_range`, and if a range does not come back finite.
@@ -91,11 +93,7 @@ def scales_of(w: NDArray[Any], axis: int | None, scheme: Scheme, alpha: float = 
     if scheme.search == "minmax":
         pieces.append(find_scales(low, high, scheme, None))
     else:
-        channels = len(low)
-        step = max(1, channels if axis is None else _CHUNK // max(1, w.size // max(channels, 1)))
-        for start in range(0, channels, step):
-            part = slice(start, start + step)
-            rows = w.reshape(1, -1) if axis is None else np.moveaxis(w, axis, 0)[part].reshape(len(low[part]), -1)
+        for part, rows in [(slice(0, 1), w.reshape(1, -1))] if axis is None else channel_rows(w, axis, _CHUNK):
             rows = rows if alpha == 1 else rows.astype(np.float64) * alpha
             pieces.append(find_scales(low[part], high[part], scheme, rows))
     scales = Scales(
@@ -104,7 +102,7 @@ def scales_of(w: NDArray[Any], axis: int | None, scheme: Scheme, alpha: float = 
             for name, kind in (("scale", scheme.scale_dtype), ("zero_point", scheme.dtype), ("on_grid", bool))
         )
     )
-    return scales, np.maximum(-low, high).reshape(shape)
+    return scales, (low.reshape(shape), high.reshape(shape))
 
 
 def codes_of(
@@ -134,7 +132,6 @@ def codes_of(
     w, codes = np.ascontiguousarray(w), np.empty(w.shape, scheme.dtype)
     rows = Rows(w.shape, channel_axis, repeat)
     work = working_type(w, alpha)
-    least, most = scheme.code_range
     for block in rows.blocks():
         part = rows.part(w, block)
         of_block = slice(None) if axis is None else block[1]
@@ -142,11 +139,12 @@ def codes_of(
         with np.errstate(over="ignore", under="ignore"):
             steps = np.divide(part if alpha == 1 else part.astype(work) * alpha, step, dtype=work)
         found = np.rint(steps)
-        low, high = least - zero, most - zero
+        low = high = None
         if bounded:
-            np.clip(found, low, high, out=found)
+            low, high = (np.broadcast_to(limit - zero[:, 0], found.shape[1]) for limit in scheme.code_range)
+            np.clip(found, low[:, None], high[:, None], out=found)
         free = None if fixed is None or not fixed.any() else ~fixed[block[1]]
-        _balance(steps, found, moments, rows.width, float(scheme.span), (low, high) if bounded else None, free)
+        _balance(steps, found, moments, rows.width, float(scheme.span), low, high, free)
         if zero.any():
             found += zero
         rows.put(found, codes, block)
@@ -159,30 +157,23 @@ def _balance(
     moments: InputMoments,
     width: int,
     largest: float,
-    limits: tuple[NDArray[Any], NDArray[Any]] | None,
+    low: NDArray[Any] | None,
+    high: NDArray[Any] | None,
     free: NDArray[np.bool_] | None,
 ) -> None:
-    """Balances the free channels of a block [d, c, i], in place."""
+    """Balances the free channels of a block [d, c, i], in place; low, high: [c]."""
     if free is not None and not free.any():
         return
     if free is not None and not free.all():
         part = np.ascontiguousarray(found[:, free])
-        limits = None if limits is None else _along(limits, found.shape[1])
-        held = None if limits is None else (limits[0][free], limits[1][free])
-        _balance(np.ascontiguousarray(steps[:, free]), part, moments, width, largest, held, None)
+        low, high = (None if limit is None else limit[free] for limit in (low, high))
+        _balance(np.ascontiguousarray(steps[:, free]), part, moments, width, largest, low, high, None)
         found[:, free] = part
-        return
-    low, high = (None, None) if limits is None else (v.reshape(-1) for v in _along(limits, found.shape[1]))
-    if width == 1:
+    elif width == 1:
         balance_elements(steps, found, moments, low, high, largest)
     else:
         shape = (found.shape[1], -1, width)
         balance(steps.reshape(shape), found.reshape(shape), moments, low, high, largest)
-
-
-def _along(limits: tuple[NDArray[Any], NDArray[Any]], channels: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    low, high = (np.broadcast_to(v, (channels, 1)) for v in limits)
-    return low, high
 
 
 def quantize_weight(
@@ -205,7 +196,8 @@ def quantize_weight(
         return _quantize_blocks(w, scheme, block_axis, moments)
     axis = None if axis is None else axis % w.ndim
     along_axis = axis if scheme.granularity == "channel" else None
-    scales, absmax = scales_of(w, along_axis, scheme)
+    scales, (low, high) = scales_of(w, along_axis, scheme)
+    absmax = np.maximum(-low, high)
     scale = np.where(absmax > 0, scales.scale, idle_scale(scales.scale, absmax)).astype(scheme.scale_dtype)
     fixed = None if axis is None else np.broadcast_to(scales.on_grid, (w.shape[axis],))
     return codes_of(

@@ -202,9 +202,9 @@ def allowed(one: One, before: onnx.ModelProto, after: onnx.ModelProto) -> Double
     x = np.abs(one.x().astype(np.float64) - one.zero) * float(np.float32(one.x_scale))
     x = x.reshape(ROWS, -1)
     w = _value(old.weight) * old.alpha
-    element = _matrix(old, _element(w, old, new))
+    element = matrix(old, _element(w, old, new))
     bound = output_bound(element, 0.0, x) + _bias(old, new)
-    sums = x @ np.abs(_matrix(old, w)).T + np.abs(_rows(old, _value(old.bias) * old.beta))
+    sums = x @ np.abs(matrix(old, w)).T + np.abs(rows(old, _value(old.bias) * old.beta))
     rounding = sums * (x.shape[1] + 4) * 2.0**-24
     assert new.y.scale is not None
     return np.asarray((bound + rounding) / float(new.y.scale.item()) + 1)
@@ -240,10 +240,10 @@ def _element(w: Doubles, old: Unit, new: Unit) -> Doubles:
 def _bias(old: Unit, new: Unit) -> Doubles:
     if not isinstance(new.bias, Linear):
         return np.zeros(1)
-    return _rows(old, np.asarray(bias_bound(_quantized(new.bias))))
+    return rows(old, np.asarray(bias_bound(_quantized(new.bias))))
 
 
-def _matrix(unit: Unit, w: Doubles) -> Doubles:
+def matrix(unit: Unit, w: Doubles) -> Doubles:
     """[outputs, K]"""
     if unit.op == "Conv":
         return w.reshape(w.shape[0], -1)
@@ -252,6 +252,6 @@ def _matrix(unit: Unit, w: Doubles) -> Doubles:
     return w if unit.trans_b else w.T
 
 
-def _rows(unit: Unit, b: Doubles) -> Doubles:
+def rows(unit: Unit, b: Doubles) -> Doubles:
     """A bias as it is added to [rows, outputs]."""
     return np.repeat(b, 9) if unit.op == "ConvTranspose" and b.ndim else b

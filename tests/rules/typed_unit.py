@@ -19,7 +19,7 @@ import rewriter
 import rules
 from tests import sessions
 from tests.backend_units import Linear, Unit, units
-from tests.rules.one_unit import ROWS, Coded, One, feeds, steps
+from tests.rules.one_unit import ROWS, Coded, One, feeds, matrix, rows, steps
 from tests.rules.one_unit import model as model_of
 
 Array = npt.NDArray[Any]
@@ -125,19 +125,6 @@ def bound(linear: Linear, kind: str, half: float) -> Doubles:
         scale, zero = scale.reshape(along), zero.reshape(along)
     product = np.abs(codes - zero) * scale
     return np.asarray(half * scale + (UNIT[kind] + 3 * UNIT["float32"]) * product + HALF_OF_SMALLEST[kind])
-
-
-def matrix(unit: Unit, w: Doubles) -> Doubles:
-    """[outputs, K]"""
-    if unit.op == "Conv":
-        return w.reshape(w.shape[0], -1)
-    if unit.op == "ConvTranspose":
-        return w.reshape(w.shape[0], -1).T
-    return w if unit.trans_b else w.T
-
-
-def rows(unit: Unit, b: Doubles) -> Doubles:
-    return np.repeat(b, 9) if unit.op == "ConvTranspose" else b
 
 
 def scales(model: onnx.ModelProto) -> set[str]:
