@@ -16,6 +16,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,24 +32,31 @@ MODERATE = qu.InputMoments.of_range(0.1, 0, 0, 255)
 SPATIAL = qu.InputMoments.of_range(0.1, 0, 0, 255, spatial=True)
 NEAREST = qu.Scheme(search="minmax", rounding="nearest")
 EVEN = qu.Scheme(search="minmax")
+SEARCHED = qu.Scheme(search="grid", rounding="nearest"), qu.Scheme(search="grid")
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Line:
-    """copy, peer: their time over that of nearest. balanced: its time over that of nearest. extra: MiB beyond the
-    codes."""
+    """copy, peer: their time over that of nearest. balanced, searched: its time over that of nearest. extra: MiB beyond
+    the codes."""
 
     name: str
     copy: float
     peer: float
     balanced: float
+    searched: float
     extra: float
 
     @property
     def good(self) -> bool:
-        return self.copy >= COPY and self.peer >= PEER and self.balanced <= BALANCED and self.extra < MEMORY
+        return (
+            self.copy >= COPY
+            and self.peer >= PEER
+            and max(self.balanced, self.searched) <= BALANCED
+            and self.extra < MEMORY
+        )
 
 
 def channel_by_channel(w: Array, axis: int) -> list[Any]:
@@ -74,8 +82,21 @@ def measure(name: str, shape: tuple[int, ...], axis: int) -> Line:
     def balanced() -> qu.QuantizedTensor:
         return qu.quantize_weight(w, axis, EVEN, moments=moments)
 
-    copied, ours, peer, even = medians(w.copy, nearest, lambda: channel_by_channel(w, axis), balanced)
-    return Line(name, copied / ours, peer / ours, even / ours, max(extra_memory(nearest), extra_memory(balanced)))
+    def searched(scheme: qu.Scheme) -> qu.QuantizedTensor:
+        return qu.quantize_weight(w, axis, scheme, moments=moments)
+
+    copied, ours, peer, even, *both = medians(
+        w.copy, nearest, lambda: channel_by_channel(w, axis), balanced,
+        *(partial(searched, scheme) for scheme in SEARCHED),
+    )  # fmt: skip
+    return Line(
+        name,
+        copied / ours,
+        peer / ours,
+        even / ours,
+        both[1] / both[0],
+        max(extra_memory(nearest), extra_memory(balanced)),
+    )
 
 
 def shapes(mib: int) -> list[tuple[str, tuple[int, ...], int]]:
@@ -89,14 +110,14 @@ def shapes(mib: int) -> list[tuple[str, tuple[int, ...], int]]:
 
 def main(arguments: list[str]) -> int:
     mib = int(arguments[0]) if arguments else 64
-    titles = ("copy/nearest", "ort/nearest", "balanced/nearest", "extra MiB")
+    titles = ("copy/nearest", "ort/nearest", "balanced/nearest", "beside a search", "extra MiB")
     print(f"{f'float32, {mib} MiB':18}" + "".join(f"{title:>18}" for title in titles))
     lines = []
     for name, shape, axis in shapes(mib):
         lines.append(line := measure(name, shape, axis))
-        values = (line.copy, line.peer, line.balanced, line.extra)
+        values = (line.copy, line.peer, line.balanced, line.searched, line.extra)
         print(f"{line.name:18}" + "".join(f"{value:18.2f}" for value in values), flush=True)
-    wanted = (f">= {COPY}", f">= {PEER}", f"<= {BALANCED}", f"< {MEMORY}")
+    wanted = (f">= {COPY}", f">= {PEER}", f"<= {BALANCED}", f"<= {BALANCED}", f"< {MEMORY}")
     print(f"{'wanted':18}" + "".join(f"{value:>18}" for value in wanted))
     return 0 if all(line.good for line in lines) else 1
 

@@ -196,7 +196,10 @@ def parse(key: str, text: str, kinds: tuple[type, ...]) -> Any:
         what += " or none" if type(None) in kinds else ""
         raise RuleNameError(f"--set {key}: expected {what}, got {text!r}") from None
     if kind is tuple:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not parts:
+            raise RuleNameError(f"--set {key}: expected one or more values with commas between them, got {text!r}")
+        return parts
     return text
 
 

@@ -79,7 +79,7 @@ def output_codes(m: Match, kind: str | None) -> Codes | None:
 
 
 def clip_bounds(node: Node) -> tuple[np.float32 | None, np.float32 | None]:
-    """The bounds of a Clip, infinite where it states none; None where one is known only at run time."""
+    """The bounds of a Clip, infinite where it states none; None where one is known only at run time, or no number."""
     return _bound(node, 1, "min", -np.inf), _bound(node, 2, "max", np.inf)
 
 
@@ -90,4 +90,5 @@ def _bound(node: Node, slot: int, attribute: str, absent: float) -> np.float32 |
     held = node.inputs[slot] if slot < len(node.inputs) else None
     if held is None:
         return np.float32(absent)
-    return np.float32(held.numpy().reshape(-1)[0]) if held.is_constant else None
+    stated = held.numpy().reshape(-1) if held.is_constant else None
+    return np.float32(stated[0]) if stated is not None and stated.size else None

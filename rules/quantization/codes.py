@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-BLOCK = 1 << 17
+BLOCK = 1 << 18
 """Elements at a time: few enough for the cache, enough for the interpreter not to count."""
 
 Block = tuple[slice, slice, slice]

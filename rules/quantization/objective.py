@@ -48,7 +48,7 @@ def quotients(part: Array, scale: Array, alpha: float, work: Any) -> Array:
 
 
 def objective(errors: Array, scale: Array, moments: InputMoments, *, total: bool = True) -> NDArray[np.float64]:
-    """The objective [C] of errors [C, G, L, k] in steps of scale [C]. The errors are overwritten.
+    """The objective [C] of errors [C, G, L, k] in steps of scale [C].
 
     total: with its last term. Each term is a sum of squares, and the others are sums over slices: so without it, the
     first slices alone bound it from below.
@@ -56,16 +56,23 @@ def objective(errors: Array, scale: Array, moments: InputMoments, *, total: bool
     own, common = moments.weights
     width = errors.shape[-1]
     alike = own * moments.correlation if width > 1 else 0.0
-    rows = errors.reshape(*errors.shape[:2], -1)
+    rows = errors.reshape(*errors.shape[:2], 1, -1)
     found = np.zeros(len(rows))
+    sums = rows
+    if alike or (width > 1 and total and common):
+        sums = (rows.reshape(-1, width) @ np.ones(width, rows.dtype)).reshape(*rows.shape[:3], -1)
     if alike:
-        of_slices = rows.reshape(-1, width) @ np.ones(width, rows.dtype)
-        found += alike * np.square(of_slices).reshape(len(rows), -1).sum(axis=1)
+        found += alike * _squares(sums)
     if total and common:
-        found += common * np.square(rows.sum(axis=2).astype(np.float64)).sum(axis=1)
+        found += common * np.square((sums @ np.ones(sums.shape[-1], sums.dtype)).astype(np.float64)).sum(axis=(1, 2))
     if own > alike:
-        found += (own - alike) * np.square(rows, out=rows).sum(axis=2).sum(axis=1)
+        found += (own - alike) * _squares(rows)
     return found * np.square(scale.astype(np.float64))
+
+
+def _squares(rows: Array) -> Array:
+    """Of rows [C, G, 1, n] the sum of squares, [C]: dot products, which need no square to be stored."""
+    return np.asarray((rows @ rows.transpose(0, 1, 3, 2)).sum(axis=(1, 2, 3)))
 
 
 def objective_of(

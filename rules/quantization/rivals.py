@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .codes import BLOCK, working_type
+from .codes import working_type
 from .moments import InputMoments
 from .objective import channel_blocks, channels_of, objective, quotients
 from .scales import SMALLEST_NORMAL, round_trip_is_finite, smallest_scale
@@ -28,7 +28,9 @@ _RANGES = {
     4: ((-8, 7), (0, 15), (-4, 3), (0, 7)),
 }
 _REDUCED = ((-64, 64), (0, 127))
-_COARSE = (1.3, 3.0)
+_SHARES = (1 / 16, 1 / 4, 0.45, 0.6, 0.8)
+_SURE = 1.15
+_TOGETHER = 1 << 19
 _U = 2.0**-24
 
 Array = NDArray[Any]
@@ -124,20 +126,23 @@ def best_offer(
         for mine, theirs in zip(own, offers(low, high, scheme, working_type(w, alpha)), strict=True)
     )
     fresh = _fresh(scales, zeros) & fits(scales)
-    ratio = scales.astype(np.float64) / scales[0].astype(np.float64)
-    classes = np.digitize(ratio, _COARSE)
+    clips = _clips(scales, zeros, low, high, scheme)
+    # An error, squared, is a twelfth of a step on average: so this share of the slices will show that an offer loses.
+    expected = np.square(scales.astype(np.float64)) * (moments.weights[0] * w.size / channels / 12)
+    with np.errstate(over="ignore"):
+        share = np.divide(_SURE * bound, expected, out=np.ones(scales.shape), where=(expected > 0) & (not whole))
+    classes = np.digitize(share, _SHARES)
     found = np.full(scales.shape, np.inf)
     for block, part in zip(channel_blocks(w, axis), channels_of(w, axis, repeat), strict=True):
-        for coarse in range(len(_COARSE) + 1):
-            # An offer that is r times as coarse has about r^2 the squares: a share of the slices shows that it loses.
-            share = 1.0 if whole or coarse == 0 else 1.3 / _COARSE[coarse - 1] ** 2
-            offer, channel = np.nonzero(fresh[:, block] & (classes[:, block] == coarse))
-            size = max(1, BLOCK * len(part) // part.size)
+        for kind, first in enumerate((*_SHARES, 1.0)):
+            offer, channel = np.nonzero(fresh[:, block] & (classes[:, block] == kind))
+            size = max(1, int(_TOGETHER * len(part) / (part.size * first)))
             for start in range(0, len(offer), size):
                 i, c = offer[start : start + size], channel[start : start + size]
                 at = (i, c + block.start)
                 most = np.full(len(c), np.inf) if whole else bound[block][c]
-                found[at] = _nearest(part[c], scales[at], zeros[at], scheme, moments, alpha, most, share)
+                limits = zeros[at] if clips[at].any() else None
+                found[at] = _nearest(part, c, scales[at], limits, scheme, moments, alpha, most, first)
     best = np.full(channels, found.sum(axis=1).argmin()) if whole else found.argmin(axis=0)
     scale, zero, reached = (np.take_along_axis(v, best[None], axis=0)[0] for v in (scales, zeros, found))
     return scale, zero, reached
@@ -153,27 +158,36 @@ def _fresh(scales: Array, zeros: Array) -> NDArray[np.bool_]:
     return np.asarray(fresh)
 
 
+def _clips(scales: Array, zeros: Array, low: Array, high: Array, scheme: Scheme) -> NDArray[np.bool_]:
+    """[O, C]: where a weight of this range might have no code."""
+    least, most = scheme.code_range
+    step, zero = scales.astype(np.float64), zeros.astype(np.float64)
+    return np.asarray(((least - zero + 0.49) * step > low) | ((most - zero - 0.49) * step < high))
+
+
 def _nearest(
     part: Array,
+    channel: Array,
     scale: Array,
-    zero: Array,
+    zero: Array | None,
     scheme: Scheme,
     moments: InputMoments,
     alpha: float,
     bound: Array,
     share: float,
 ) -> NDArray[np.float64]:
-    """The objective of channels [C, G, L, k] with their nearest codes; infinity where it is seen to exceed bound.
+    """The objective of these channels of part [C, G, L, k] with nearest codes; infinity where it surely exceeds bound.
 
-    share: how much of the slices is looked at before all of them are.
+    zero: None where every weight has a code. share: how much of the slices is looked at before all of them are.
     """
     first = int(part.shape[2] * share)
     whole = share >= 1 or first < 16
     work = working_type(part, alpha)
-    low, high = (np.asarray(limit - zero.astype(work), work).reshape(-1, 1, 1, 1) for limit in scheme.code_range)
-    errors = quotients(part if whole else part[:, :, :first], scale, alpha, work)
+    errors = quotients((part if whole else part[:, :, :first])[channel], scale, alpha, work)
     codes = np.rint(errors)
-    np.minimum(np.maximum(codes, low, out=codes), high, out=codes)
+    if zero is not None:
+        low, high = (np.asarray(limit - zero.astype(work), work).reshape(-1, 1, 1, 1) for limit in scheme.code_range)
+        np.minimum(np.maximum(codes, low, out=codes), high, out=codes)
     errors -= codes
     found = objective(errors, scale, moments, total=whole)
     if whole:
@@ -181,5 +195,6 @@ def _nearest(
     left = found < bound
     found[~left] = np.inf
     if left.any():
-        found[left] = _nearest(part[left], scale[left], zero[left], scheme, moments, alpha, bound[left], 1.0)
+        zero = None if zero is None else zero[left]
+        found[left] = _nearest(part, channel[left], scale[left], zero, scheme, moments, alpha, bound[left], 1.0)
     return found

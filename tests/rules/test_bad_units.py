@@ -45,6 +45,14 @@ def test_an_empty_zero_point(op: str, backend: str) -> None:
     rewriter.run(model, rules.WeightBias(backend=backend))  # no RuleError
 
 
+@pytest.mark.parametrize("slot", [1, 2])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_empty_bound_of_a_clip(slot: int, backend: str) -> None:
+    unit = Unit(post=("Clip",))
+    model = with_input(build(unit, np.random.default_rng(0)), "Clip", slot, np.zeros(0, np.float32))
+    rewriter.run(model, rules.WeightBias(backend=backend))  # no RuleError
+
+
 def test_groups_that_do_not_divide_the_channels() -> None:
     model = build(Unit(op="ConvTranspose", bias="none"), np.random.default_rng(0))
     (node,) = (node for node in model.graph.node if node.op_type == "ConvTranspose")

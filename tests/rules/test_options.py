@@ -198,6 +198,7 @@ def test_on_the_command_line(
         (("--rules", "weight_bias", "--set", "symmetric=perhaps"), "expected true or false or none, got 'perhaps'"),
         (("--rules", "weight_bias", "--set", "block_size=none"), "expected a number (int), got 'none'"),
         (("--backend", "qnn", "--set", "exclud=Conv"), "did you mean 'exclude'"),
+        (("--rules", "weight_bias", "--set", "include= ,"), "expected one or more values"),
         (("--backend", "qnn", "--set", "symmetric=false"), "qnn takes weights with zero point 0 only"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
