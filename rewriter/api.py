@@ -112,9 +112,9 @@ def find(model: Any, rules: RuleSet | onnxscript.OnnxFunction[..., Any]) -> Iter
             leaf = run_.leaf(raw)
             match = run_.match(raw)
             key = (leaf.rule_index, frozenset(n.id for n in match.matched))
-            if key not in seen and run_.in_window(leaf, match.root.id) is None:
+            if key not in seen and run_.in_window(leaf, match.root_id) is None:
                 seen.add(key)
-                found.append((reading.table.place(match.root.id), leaf.rule_index, match))
+                found.append((reading.table.place(match.root_id), leaf.rule_index, match))
         yield from (match for _, _, match in sorted(found, key=lambda item: item[:2]))
 
 

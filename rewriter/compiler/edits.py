@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeGuard
 
 import numpy as np
@@ -45,8 +46,11 @@ class EditScript:
     modified: set[int] = field(default_factory=set)  # ids of source values that change and are not returned
     inherit: dict[int, PNode] = field(default_factory=dict)  # id of a new node -> whose attributes it takes over
     read: set[int] = field(default_factory=set)  # ids of target values that something reads, or that are returned
+    order: list[tuple[PNode, Kept | None]] = field(default_factory=list)  # of the target's nodes; None: a new one
+    names: frozenset[str] = frozenset()  # what a callback may return
+    needed: tuple[str, ...] = ()  # what it must return
 
-    @property
+    @cached_property
     def shrinks(self) -> bool:
         """Whether it always takes away more nodes than it adds: then it cannot go on for ever."""
         certain = [n for n in self.removed if not n.chain]
@@ -75,6 +79,7 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
         source = tied.get(id(node))
         if source is None:
             script.new.append(node)
+            script.order.append((node, None))
             changed.add(id(node))
             continue
         inputs: list[tuple[int, PValue | None]] = []
@@ -97,6 +102,7 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
         if inputs or differing or upstream:
             changed.add(id(node))
         script.kept.append(kept)
+        script.order.append((node, kept))
     script.read = {id(v) for node in nodes for v in node.inputs} | {id(v) for v in target.outputs}
     script.returned = list(zip(variant.outputs, target.outputs, strict=True))
     returned = {id(v) for v in variant.outputs}
@@ -105,6 +111,15 @@ def edit_script(variant: Variant, target: PatternGraph, inherit: Mapping[str, st
     script.modified = {
         id(v) for node_id in changed if node_id in tied for v in tied[node_id].outputs if id(v) not in returned
     }
+    script.names = frozenset((*target.parameters, *target.attribute_parameters))
+    own = variant.graph
+    unbound = [name for name in target.parameters if name not in own.parameters]
+    unbound += [
+        name
+        for name, parameter in target.attribute_parameters.items()
+        if name not in own.attribute_parameters and parameter.default is None
+    ]
+    script.needed = tuple(unbound)
     resolve_inherit(script, inherit)
     return script
 

@@ -45,6 +45,7 @@ class Leaf:
             for name, value in node.attributes.items():
                 if isinstance(value, AttributeParameter):
                     self.attribute_places.setdefault(value.name, (id(node), name))
+        self._extended: dict[str, tuple[list[str], list[str]]] = {}
         node_slots = {p: k for k, p in enumerate(node_captures(self.lowered))}
         value_slots = {p: k for k, p in enumerate(value_captures(self.lowered))}
         items = self.lowered.lane_items
@@ -97,6 +98,18 @@ class Leaf:
                 found[name] = [one[lane] for one in item]
             else:
                 found[name] = item[0][lane]
+        return found
+
+    def extended(self, name: str) -> tuple[list[str], list[str]]:
+        """The parameters and the nodes of the source whose names this one extends (`w_scale` does `w`), longest
+        first."""
+        found = self._extended.get(name)
+        if found is None:
+            names = ((one for one, *_ in self._value_slots), self.node_names)
+            parameters, nodes = (
+                sorted((one for one in known if name.startswith(one + "_")), key=len, reverse=True) for known in names
+            )
+            found = self._extended[name] = parameters, nodes
         return found
 
     def root_of(self, nodes: Mapping[int, Any]) -> int:

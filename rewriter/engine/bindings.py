@@ -17,17 +17,16 @@ def wish(match: Match, name: str) -> str:
     own = values.get(name)
     if isinstance(own, int) and own:
         return match._table.name[own]
-    for known in sorted(values, key=len, reverse=True):
+    parameters, nodes = match._leaf.extended(name)
+    for known in parameters:
         held = values[known]
-        if name.startswith(known + "_") and isinstance(held, int) and held:
+        if isinstance(held, int) and held:
             return match._table.name[held] + name[len(known) :]
-    leaf = match._leaf
-    for known in sorted(leaf.node_names, key=len, reverse=True):
-        if name.startswith(known + "_"):
-            nodes = flat(match._nodes[leaf.node_names[known]])
-            if nodes:
-                return match._table.label(nodes[0]) + name[len(known) :]
-    outputs = [match._table.name[v] for v in match._table.outputs[match.root.id] if v]
+    for known in nodes:
+        captured = flat(match._nodes[match._leaf.node_names[known]])
+        if captured:
+            return match._table.label(captured[0]) + name[len(known) :]
+    outputs = [match._table.name[v] for v in match._table.outputs[match.root_id] if v]
     return f"{outputs[0] if outputs else match.root.name}_{name}"
 
 

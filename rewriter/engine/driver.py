@@ -59,6 +59,7 @@ class _Driver:
         self.measured: dict[tuple[int, int], int] = {}
         self.most_generations = SPARE_GENERATIONS + len(self.table.op)
         self.rewritten: set[int] = set()
+        self.windows: dict[tuple[int, int], str | None] = {}  # by leaf and scope
 
     def drive(self) -> None:
         found, failures = self.run.sweep_with_failures()
@@ -100,7 +101,10 @@ class _Driver:
         leaf = self.run.leaf(raw)
         rule = self.run.rules[leaf.rule_index]
         match = self.run.match(raw)
-        problem = self.run.in_window(leaf, match.root.id)
+        place = (leaf.index, self.table.scope_of[match.root_id])
+        if place not in self.windows:
+            self.windows[place] = self.run.in_window(leaf, match.root_id)
+        problem = self.windows[place]
         if problem is not None:
             self.report.skipped.setdefault(rule.name, problem)
             self.declined[raw] = None
@@ -151,7 +155,7 @@ class _Driver:
         self.edits += 1
         table.types_known.clear()
         table.types_stated.clear()
-        self.rewritten.add(self.core(match))
+        self.rewritten.add(self._core)
         self.rewritten.update(effect.changed)
         self.report.rewrites.append(
             Rewrite(
@@ -170,12 +174,13 @@ class _Driver:
                 self.measured[(id(rule.definition), node)] = self._measure
         nodes, values, produced = table.touched_nodes, table.touched_values, table.touched_producers
         anchors = self.run.reach.anchors(table, nodes, values, produced)
-        for key in (*(("n", n) for n in nodes), *(("v", v) for v in (*values, *produced))):
-            for watcher in self.watchers.pop(key, ()):
-                if self.declined.pop(watcher, self) is not self:
-                    anchor = self.run.anchor(watcher)
-                    if table.op[anchor]:
-                        anchors.add(anchor)
+        if self.watchers:
+            for key in (*(("n", n) for n in nodes), *(("v", v) for v in (*values, *produced))):
+                for watcher in self.watchers.pop(key, ()):
+                    if self.declined.pop(watcher, self) is not self:
+                        anchor = self.run.anchor(watcher)
+                        if table.op[anchor]:
+                            anchors.add(anchor)
         table.touched_nodes, table.touched_values, table.touched_producers = set(), set(), set()
         if effect.inlined:  # types that nobody could know become known: let every decline be asked again
             self.declined.clear()
@@ -184,13 +189,17 @@ class _Driver:
     def check_progress(self, rule: Rule, match: Match) -> None:
         """Stop what could go on for ever, before the edit. Raises RuleError."""
         matched = [n for captured in match._nodes.values() for n in flat(captured)]
-        self._name_of_match = self.table.label(self.core(match))
+        self._core = self.core(match)
+        self._name_of_match = self.table.label(self._core)
         script = match._leaf.script
         measure = rule.definition.measure
         self._measure: int | None = None
-        generation = max((self.generation.get(n, 0) for n in matched), default=0)
-        parent = max(matched, key=lambda n: self.generation.get(n, 0))
-        self._lineage = (*self.lineage.get(parent, ())[-15:], rule.name)
+        generation = 0
+        self._lineage: tuple[str, ...] = (rule.name,)
+        for node in matched:
+            if self.generation.get(node, 0) > generation:
+                generation = self.generation[node]
+                self._lineage = (*self.lineage[node][-15:], rule.name)
         if measure is not None:
             self._measure = guarded(rule, match, "measure", measure)
             for node in matched:
@@ -215,7 +224,7 @@ class _Driver:
     def remember(self, raw: Raw, match: Match, declined: Declined | None) -> None:
         """Keep a decline until something that it looked at changes."""
         self.declined[raw] = declined
-        self.declined_at[raw] = (self.core(match), self.table.place(match.root.id))
+        self.declined_at[raw] = (self.core(match), self.table.place(match.root_id))
         for captured in match._nodes.values():
             for node in flat(captured):
                 self.watchers.setdefault(("n", node), set()).add(raw)
@@ -230,7 +239,7 @@ class _Driver:
         core = match._leaf.variant.core
         if core is not None and core.node is not None:
             return flat(match._nodes[id(core.node)])[0]
-        return match.root.id
+        return match.root_id
 
     def report_declined(self, failures: list[Failure]) -> None:
         """One reason per node: what a callback said, else the question that failed furthest along."""

@@ -201,8 +201,9 @@ class Edit:
         orphans: list[int] = []
         self.labels = {node: table.label(node) for node in self.removals}
         placement.make_room(table, scope)
+        in_function = bool(self.constants) and any(s.kind == "function" for s in (scope, *enclosing(scope)))
         for made, tensor in self.constants:
-            if scope.kind == "function" or any(s.kind == "function" for s in enclosing(scope)):
+            if in_function:
                 made.id = table.add_value(table.fresh_name(made.wish), scope.id)
                 handle = NewNode(table.fresh_node_name(made.wish), {"value": tensor})
                 effect.added.append(table.add_node("Constant", [], [made.id], handle, scope, scope.first))

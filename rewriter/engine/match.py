@@ -34,6 +34,7 @@ class Match:
         self.notes: dict[str, Any] = {}
         self.read_values: set[int] = set()
         self._edit: Edit | None = None
+        self.root_id = leaf.root_of(self._nodes)
 
     def __repr__(self) -> str:
         return f"Match({self.rule.name!r}, at {self.root.name!r})"
@@ -47,7 +48,7 @@ class Match:
     @property
     def root(self) -> Node:
         """The node that the first returned value of the source comes from."""
-        return Node(self._table, self._leaf.root_of(self._nodes))
+        return Node(self._table, self.root_id)
 
     @property
     def matched(self) -> list[Node]:
@@ -129,7 +130,7 @@ class Match:
 
     def is_local(self, value: Value) -> bool:
         """Whether a value belongs to the graph that the match's root lies in, not to an outer one."""
-        return self._table.value_scope[value.id] == self._table.scope_of[self.root.id]
+        return self._table.value_scope[value.id] == self._table.scope_of[self.root_id]
 
     @property
     def opset(self) -> int:
@@ -138,7 +139,7 @@ class Match:
 
     def version(self, domain: str) -> int:
         """The version of an opset where the match lies; 0 where it is not imported."""
-        return self._table.scope(self.root.id).opsets.get(domain, 0)
+        return self._table.scope(self.root_id).opsets.get(domain, 0)
 
     # -- what lies around, and what is said --------------------------------------------------------
 
@@ -163,7 +164,7 @@ class Match:
         if self._edit is None:
             from rewriter.engine.edit import Edit
 
-            self._edit = Edit(self._table, self.root.id, self.rule)
+            self._edit = Edit(self._table, self.root_id, self.rule)
         return self._edit
 
 

@@ -79,10 +79,10 @@ class _Placing:
     def first(self) -> int:
         """The first node of the table that the edit is about."""
         table, scope = self.table, self.edit.scope
-        nodes = {node for node, _, _ in self.edit.inputs} | {node for node, _ in self.edit.inlined}
-        nodes |= {table.owner_in(table.producer[old], scope) for old in self.replaced if table.producer[old]}
-        nodes.discard(0)
-        return min(nodes or {self.edit.root}, key=self.rank.__getitem__)
+        nodes = [node for node, _, _ in self.edit.inputs]
+        nodes += [node for node, _ in self.edit.inlined]
+        nodes += [table.owner_in(table.producer[old], scope) for old in self.replaced if table.producer[old]]
+        return min(filter(None, nodes), key=self.rank.__getitem__, default=self.edit.root)
 
     # -- what reads what ---------------------------------------------------------------------------
 
@@ -123,31 +123,34 @@ class _Placing:
     def surely_gone(self) -> set[int]:
         """The nodes among the removals that nothing will need."""
         table = self.table
-        read = {v for planned in self.edit.nodes for v in planned.inputs if isinstance(v, int)}
-        read |= {v for _, _, v in self.edit.inputs if isinstance(v, int)}
-        read |= {v for _, v in self.edit.replacements if isinstance(v, int)}
+        left = list(self.edit.removals)
+        if not left:
+            return set()
+        read = {v for planned in self.edit.nodes for v in planned.inputs if type(v) is int}
+        read.update(v for _, _, v in self.edit.inputs if type(v) is int)
+        read.update(v for _, v in self.edit.replacements if type(v) is int)
         gone: set[int] = set()
+
+        def is_needed(node: int) -> bool:
+            for value in table.outputs[node]:
+                if not value:
+                    continue
+                if value in read:
+                    return True
+                if value in self.replaced:
+                    continue
+                if table.output_count[value]:
+                    return True
+                for user in table.uses[value]:
+                    if user not in gone and self.still_reads(user, value):
+                        return True
+            return False
+
         while True:
-            more = {
-                node
-                for node in self.edit.removals
-                if node not in gone
-                and all(
-                    v not in read
-                    and (
-                        v in self.replaced
-                        or (
-                            not table.output_count[v]
-                            and all(u in gone or not self.still_reads(u, v) for u in table.uses[v])
-                        )
-                    )
-                    for v in table.outputs[node]
-                    if v
-                )
-            }
-            if not more:
+            kept = [node for node in left if is_needed(node) or gone.add(node)]  # type: ignore[func-returns-value]
+            if len(kept) == len(left):
                 return gone
-            gone |= more
+            left = kept
 
     # -- the repair --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ graph of the model; all scopes of a model lie in one table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,8 +59,9 @@ class Access(Protocol):
         """Whether a quantization annotation names this value."""
         ...
 
-    def all_names(self) -> set[str]:
-        """Every name of a value or node in the source, those that the table does not know included."""
+    def other_names(self, scopes: Iterable[Scope]) -> set[str]:
+        """The names in these scopes that the table does not hold: of nodes, of sparse tensors, and those that only a
+        declared type mentions."""
         ...
 
     def inferred_types(self) -> Mapping[str, ValueType]:

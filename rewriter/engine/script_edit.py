@@ -40,7 +40,7 @@ class _ScriptEdit:
         self.script = script
         self.returned = returned
         self.table = match._table
-        self.edit = Edit(match._table, match.root.id, match.rule)
+        self.edit = Edit(match._table, match.root_id, match.rule)
         self.bound: dict[int, Bound] = {}  # id of a target value -> operand
         self.made: dict[str, Bound] = {}  # parameter -> operand, so that it is made once
         self.gone: set[int] = set()  # ids of target nodes that disappeared
@@ -49,12 +49,11 @@ class _ScriptEdit:
     def run(self) -> Edit:
         self.check_names()
         script = self.script
-        kept = {id(k.target): k for k in script.kept}
-        for node in script.target.nodes():
-            if id(node) in kept:
-                self.keep(kept[id(node)])
-            else:
+        for node, kept in script.order:
+            if kept is None:
                 self.create(node)
+            else:
+                self.keep(kept)
         for old, new in script.returned:
             self.replace(old, new)
         for node in script.removed:
@@ -66,24 +65,17 @@ class _ScriptEdit:
         return self.edit
 
     def check_names(self) -> None:
-        target = self.script.target
-        known = {*target.parameters, *target.attribute_parameters}
-        invented = [n for n in self.returned if n not in known]
-        if invented:
+        script = self.script
+        if not script.names.issuperset(self.returned):
+            invented = [n for n in self.returned if n not in script.names]
             raise self.edit.error(
-                f"the callback returned {', '.join(map(repr, invented))}, which the target {target.name!r} does not "
-                f"have; it has {', '.join(sorted(known))}"
+                f"the callback returned {', '.join(map(repr, invented))}, which the target {script.target.name!r} does "
+                f"not have; it has {', '.join(sorted(script.names))}"
             )
-        graph = self.script.variant.graph
-        forgotten = [n for n in target.parameters if n not in graph.parameters and n not in self.returned]
-        forgotten += [
-            n
-            for n, a in target.attribute_parameters.items()
-            if n not in graph.attribute_parameters and n not in self.returned and a.default is None
-        ]
+        forgotten = [n for n in script.needed if n not in self.returned]
         if forgotten:
             raise self.edit.error(
-                f"the callback did not return {', '.join(map(repr, forgotten))} of the target {target.name!r} "
+                f"the callback did not return {', '.join(map(repr, forgotten))} of the target {script.target.name!r} "
                 "(None makes a value absent)"
             )
 
@@ -92,11 +84,15 @@ class _ScriptEdit:
     def operand(self, value: PValue | None, node: PNode, slot: int) -> Bound:
         if value is None:
             return 0
-        if value.literal is not None:
-            return self.literal(value.literal, node, slot)
+        return self.whole(value) if value.literal is None else self.literal(value.literal, node, slot)
+
+    def whole(self, value: PValue) -> Bound:
+        """A value of the target that stands for itself, not for what a node reads."""
         if value.parameter:
             assert value.name is not None
             return self.parameter(value.name)
+        if value.literal is not None:
+            return self.edit.constant(value.literal, wish(self.match, "constant"))
         return self.bound.get(id(value), 0)
 
     def parameter(self, name: str) -> Bound:
@@ -343,11 +339,9 @@ class _ScriptEdit:
             before = self.table.outputs[captured[-1]][old.slot]
         else:  # an empty chain: its value is what goes in
             before = match_value(self.match, old)
-        operand = self.operand(new, PNode(new.place, ("",), []), 0) if new.literal is None else 0
+        operand = self.whole(new)
         if isinstance(operand, list):
             raise self.edit.error(f"the returned value {new.name!r} is repeated; only a single value can be returned")
-        if new.literal is not None:
-            operand = self.edit.constant(new.literal, wish(self.match, "constant"))
         if operand == before:
             return
         if not operand:
@@ -368,6 +362,10 @@ class _ScriptEdit:
 
     def check_outside(self) -> None:
         """A kept node whose value changes may be seen by nobody outside of the match, unless its value is returned."""
+        if not self.changed.isdisjoint(id(kept.target) for kept in self.script.kept):
+            self.check_changed()
+
+    def check_changed(self) -> None:
         table = self.table
         returned = {id(v) for v in self.script.variant.outputs}
         inside = {n for captured in self.match._nodes.values() for n in flat(captured)}

@@ -197,7 +197,7 @@ class Table:
 
     def _value_pool(self) -> set[str]:
         if self._names is None:
-            self._names = self.access.all_names()
+            self._names = self.access.other_names(self.scopes)
             self._names.update(self.name)
             self._node_names = set(self._names)
         return self._names

@@ -179,13 +179,8 @@ class IrAccess:
                         self._annotated.update((value.name or "", *note.values()))
         return name in self._annotated
 
-    def all_names(self) -> set[str]:
-        names: set[str] = set()
-        for graph in graphs_of(self.model):
-            names.update(value.name or "" for value in values_of(graph))
-            names.update(value.name or "" for value in graph.outputs)
-            names.update(node.name or "" for node in graph)
-        return names
+    def other_names(self, scopes: Iterable[Scope]) -> set[str]:
+        return {node.name or "" for scope in scopes for node in scope.handle}
 
     def inferred_types(self) -> Mapping[str, ValueType]:
         if self._inferred is None:

@@ -118,24 +118,15 @@ class ProtoAccess:
             }
         return name in self._annotated
 
-    def all_names(self) -> set[str]:
+    def other_names(self, scopes: Iterable[Scope]) -> set[str]:
+        graphs = [scope.handle for scope in scopes]
+        graphs += [g for training in self.model.training_info for g in (training.initialization, training.algorithm)]
         names: set[str] = set()
-        for graph in graphs_of(self.model):
-            names.update(i.name for i in graph.input)
-            names.update(i.name for i in graph.output)
-            names.update(i.name for i in graph.value_info)
-            names.update(i.name for i in graph.initializer)
-            names.update(i.values.name for i in graph.sparse_initializer)
-            nodes_names(graph.node, names)
-        for function in self.model.functions:
-            names.update(function.input)
-            names.update(function.output)
-            names.update(i.name for i in function.value_info)
-            nodes_names(function.node, names)
-        for training in self.model.training_info:
-            for graph in (training.initialization, training.algorithm):
-                names.update(i.name for i in graph.initializer)
-                nodes_names(graph.node, names)
+        for graph in graphs:
+            names.update([node.name for node in graph.node])
+            names.update([info.name for info in graph.value_info])
+            if isinstance(graph, GraphProto):
+                names.update([sparse.values.name for sparse in graph.sparse_initializer])
         return names
 
     def inferred_types(self) -> Mapping[str, ValueType]:
@@ -152,13 +143,6 @@ def infer_types(model: ModelProto) -> dict[str, ValueType]:
         return {}
     found = ((info.name, value_type(info.type)) for info in inferred.graph.value_info)
     return {name: known for name, known in found if known is not None}
-
-
-def nodes_names(nodes: Any, names: set[str]) -> None:
-    for node in nodes:
-        names.add(node.name)
-        names.update(node.input)
-        names.update(node.output)
 
 
 def graphs_of(model: ModelProto, more: Iterable[GraphProto] = ()) -> list[GraphProto]:
