@@ -136,6 +136,8 @@ def make_attribute(key: str, version: int, name: str, value: object) -> Attribut
         plain = attribute_value(value, wanted)
     except ValueError as e:
         raise ValueError(f"attribute {name} of {key}: {e}") from None
+    if wanted == AttributeProto.INT:  # the common one, without what onnx.helper asks of its type
+        return AttributeProto(name=name, type=AttributeProto.INT, i=plain)  # type: ignore[arg-type]
     if isinstance(plain, np.ndarray):
         return onnx.helper.make_attribute(name, ir.serde.serialize_tensor(ir.tensor(plain)))
     return onnx.helper.make_attribute(name, plain, attr_type=wanted or None)

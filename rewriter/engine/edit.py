@@ -18,6 +18,7 @@ import onnx_ir as ir
 from rewriter import schemas
 from rewriter.engine import constants
 from rewriter.engine.checking import check
+from rewriter.engine.held import Held, dtype_of, hold, shape_of, tensor_of
 from rewriter.engine.inline import inline_body
 from rewriter.engine.order import Placement
 from rewriter.engine.pool import ConstantPool
@@ -74,7 +75,7 @@ class Edit:
         self.rule = rule
         self.scope: Scope = table.scope(root)
         self.nodes: list[PlannedNode] = []
-        self.constants: list[tuple[New, ir.TensorProtocol]] = []
+        self.constants: list[tuple[New, Held]] = []
         self.inputs: list[tuple[int, int, Operand]] = []
         self.attributes: list[tuple[int, str, Any]] = []
         self.replacements: list[tuple[int, Operand]] = []
@@ -90,11 +91,11 @@ class Edit:
         if isinstance(array, (np.ndarray, np.generic)) and array.dtype.kind in "OUS":
             raise self.error(f"the constant {name!r} holds Python objects or text; pass numbers, or an onnx_ir tensor")
         if isinstance(array, (np.ndarray, np.generic, int, float)):  # asking a protocol is dear: the common kinds first
-            tensor: ir.TensorProtocol = ir.Tensor(np.asarray(array))
+            held = hold(array)
         else:
-            tensor = array
+            held = array
         made = New(name)
-        self.constants.append((made, tensor))
+        self.constants.append((made, held))
         return made
 
     def node(
@@ -176,7 +177,7 @@ class Edit:
     def planned_type(self, wanted: New, search: bool = False) -> ValueType:
         """What the schemas say of a value that the edit will make; `search` infers the model's own types for it."""
         known: dict[int, Known] = {
-            id(new): (ValueType(t.dtype, tuple(t.shape.numpy())), t) for new, t in self.constants
+            id(new): (ValueType(dtype_of(held), shape_of(held)), tensor_of(held)) for new, held in self.constants
         }
 
         def of(value: Operand) -> Known | None:
@@ -202,19 +203,21 @@ class Edit:
         self.labels = {node: table.label(node) for node in self.removals}
         placement.make_room(table, scope)
         in_function = bool(self.constants) and any(s.kind == "function" for s in (scope, *enclosing(scope)))
-        for made, tensor in self.constants:
+        for made, held in self.constants:
             if in_function:
                 made.id = table.add_value(table.fresh_name(made.wish), scope.id)
-                handle = NewNode(table.fresh_node_name(made.wish), {"value": tensor})
+                handle = NewNode(table.fresh_node_name(made.wish), {"value": tensor_of(held)})
                 effect.added.append(table.add_node("Constant", [], [made.id], handle, scope, scope.first))
             else:
-                made.id, is_new = share.constant(table, scope, tensor, made.wish, made.shared)
+                made.id, is_new = share.constant(table, scope, held, made.wish, made.shared)
                 if is_new:
                     effect.initializers.append(made.id)
         taken = self.take_over()
-        renamed = {
-            old: self.release(old, effect) for old in taken.values()
-        }  # what a new node reads of an old value it takes over
+        read = {v for planned in self.nodes for v in planned.inputs if type(v) is int} if taken else set()
+        read.update(v for _, _, v in self.inputs if type(v) is int)
+        renamed = {  # what a new node reads of an old value it takes over
+            old: self.release(old, effect) for old in taken.values() if old in read or not self.give_up(old)
+        }
 
         def resolved(value: Operand) -> int:
             return value.id if isinstance(value, New) else renamed.get(value, value)
@@ -263,6 +266,14 @@ class Edit:
             if isinstance(new, New) and new.node is not None and id(new) not in taken:
                 taken[id(new)] = old
         return taken
+
+    def give_up(self, value: int) -> bool:
+        """Take a value that nothing will read from its producer, if that is to go and makes nothing else."""
+        producer = self.table.producer[value]
+        if producer not in self.removals or len(self.table.outputs[producer]) > 1:
+            return False
+        self.table.set_output(producer, 0, 0)
+        return True
 
     def release(self, value: int, effect: Effect) -> int:
         """Let go of a value: its producer, if it stays, writes a fresh one instead, which is returned."""

@@ -3,7 +3,8 @@ cycle.
 
 Each new node stands behind the last node that it needs: right before the edit's first node where that is
 enough, else right behind what it waits for (what is new may lie on both sides of a node that is kept).
-Mostly everything that will read it comes later anyway. Where it does not (an edit with several outputs may
+Mostly all that it needs comes before the edit's first node, and nothing else has to be looked at: what reads
+it comes later, as the edit is about those. Where something does not (an edit with several outputs may
 feed an early reader from a late producer), the stretch between the two is sorted anew, stably: a local
 repair, as in Pearce and Kelly's dynamic topological order. If that cannot be done, the edit would close a
 cycle.
@@ -41,14 +42,49 @@ class Placement:
 
 def place_edit(edit: Edit) -> Placement:
     """Find a place for each new node of an edit. Raises Decline where there is none."""
-    return _Placing(edit).place()
+    first = first_of(edit)
+    if needs_nothing_later(edit, first):
+        return Placement([first] * len(edit.nodes))
+    return _Placing(edit, first).place()
+
+
+def first_of(edit: Edit) -> int:
+    """The first node of the table that the edit is about."""
+    table, scope = edit.table, edit.scope
+    nodes = [node for node, _, _ in edit.inputs]
+    nodes += [node for node, _ in edit.inlined]
+    nodes += [table.owner_in(table.producer[old], scope) for old, _ in edit.replacements if table.producer[old]]
+    return min(filter(None, nodes), key=table.rank.__getitem__, default=edit.root)
+
+
+def needs_nothing_later(edit: Edit, first: int) -> bool:
+    """Whether all that the edit reads is there before this node, or made by a new node before the one that reads it."""
+    table, scope, made = edit.table, edit.scope, set[int]()
+    limit = table.rank[first]
+
+    def is_there(value: Operand) -> bool:
+        if type(value) is int:
+            producer = table.producer[value]
+            return not producer or table.rank[table.owner_in(producer, scope)] < limit
+        return value.node is None or id(value.node) in made  # type: ignore[union-attr]
+
+    for planned in edit.nodes:
+        for value in planned.inputs:
+            if value and not is_there(value):
+                return False
+        made.add(id(planned))
+    for _, _, value in edit.inputs:
+        if value and not is_there(value):
+            return False
+    return all(is_there(new) for _, new in edit.replacements)
 
 
 class _Placing:
     """Nodes are ids of the table, and -1, -2, ... for what is new."""
 
-    def __init__(self, edit: Edit) -> None:
+    def __init__(self, edit: Edit, first: int) -> None:
         self.edit = edit
+        self.first = first
         self.table = edit.table
         self.rank = edit.table.rank
         self.new = {id(planned): -1 - k for k, planned in enumerate(edit.nodes)}
@@ -58,8 +94,7 @@ class _Placing:
         self.edges = list(self.new_edges())
 
     def place(self) -> Placement:
-        edit, rank = self.edit, self.rank
-        first = self.first()
+        edit, rank, first = self.edit, self.rank, self.first
         behind = [0] * len(edit.nodes)  # the last node of the table that each new one waits for
         for a, b in self.edges:
             if b < 0:
@@ -75,14 +110,6 @@ class _Placing:
             end = max((*(last for _, last in late), *(n for n in behind if n)), key=rank.__getitem__)
             return self.sort(start, end)
         return Placement([first if not last or rank[last] < rank[first] else self.table.next[last] for last in behind])
-
-    def first(self) -> int:
-        """The first node of the table that the edit is about."""
-        table, scope = self.table, self.edit.scope
-        nodes = [node for node, _, _ in self.edit.inputs]
-        nodes += [node for node, _ in self.edit.inlined]
-        nodes += [table.owner_in(table.producer[old], scope) for old in self.replaced if table.producer[old]]
-        return min(filter(None, nodes), key=self.rank.__getitem__, default=self.edit.root)
 
     # -- what reads what ---------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
+from rewriter.engine.held import Held, array_of, dtype_of
 from rewriter.engine.scope import Scope
 from rewriter.engine.table import Table
 
@@ -25,17 +25,15 @@ class ConstantPool:
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], list[int]] = {}
 
-    def constant(
-        self, table: Table, scope: Scope, tensor: ir.TensorProtocol, wish: str, shared: bool = True
-    ) -> tuple[int, bool]:
-        """The value that holds this tensor, and whether it is new."""
+    def constant(self, table: Table, scope: Scope, held: Held, wish: str, shared: bool = True) -> tuple[int, bool]:
+        """The value that holds this constant, and whether it is new."""
         if not shared:
-            return table.add_initializer(table.fresh_name(wish), tensor, scope), True
-        array = tensor.numpy()
-        key = (scope.id, wish, tensor.dtype, array.shape, array.reshape(-1)[:16].tobytes())
+            return table.add_initializer(table.fresh_name(wish), held, scope), True
+        array = array_of(held)
+        key = (scope.id, wish, dtype_of(held), array.shape, array.reshape(-1)[:16].tobytes())
         for value in self._made.setdefault(key, []):
-            if value in table.initializer and table.initializer[value].numpy().tobytes() == array.tobytes():
+            if value in table.initializer and array_of(table.initializer[value]).tobytes() == array.tobytes():
                 return value, False
-        made = table.add_initializer(table.fresh_name(wish), tensor, scope)
+        made = table.add_initializer(table.fresh_name(wish), held, scope)
         self._made[key].append(made)
         return made, True

@@ -19,6 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rewriter import schemas
+from rewriter.engine.held import Held
 from rewriter.engine.scope import Access, AttributeReference, NewNode, Scope, ValueType
 from rewriter.errors import Decline, ModelError
 from rewriter.pattern.graph import AttributeValue
@@ -58,7 +59,7 @@ class Table:
         self.removed: set[int] = set()
         self.changed: set[int] = set()
         self.changed_attributes: dict[int, dict[str, Any]] = {}
-        self.new_initializers: dict[int, ir.TensorProtocol] = {}
+        self.new_initializers: dict[int, Held] = {}
         self.dead_initializers: set[int] = set()
         self.reordered: set[int] = set()
         self.dropped_values: set[int] = set()
@@ -353,10 +354,10 @@ class Table:
         else:
             self.removed.add(node)
 
-    def add_initializer(self, name: str, tensor: ir.TensorProtocol, scope: Scope) -> int:
+    def add_initializer(self, name: str, held: Held, scope: Scope) -> int:
         value = self.add_value(name, scope.id)
-        self.initializer[value] = tensor
-        self.new_initializers[value] = tensor
+        self.initializer[value] = held
+        self.new_initializers[value] = held
         return value
 
     def drop_initializer(self, value: int) -> None:

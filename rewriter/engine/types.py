@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from rewriter import schemas
 from rewriter.engine import constants
+from rewriter.engine.held import dtype_of, shape_of
 from rewriter.engine.scope import NewNode, ValueType
 
 if TYPE_CHECKING:
@@ -32,6 +34,17 @@ def type_of(table: Table, value: int, search: bool = True) -> ValueType:
     of nodes whose types nobody declared may be long.
     """
     memo = table.types_known if search else table.types_stated
+    known_type = memo.get(value)
+    if known_type is None:
+        known_type = memo[value] = find_type(table, value, search, memo)
+    changed = table.changed_types.get(value)
+    return known_type if changed is None else ValueType(changed, known_type.shape)
+
+
+def find_type(table: Table, value: int, search: bool, memo: dict[int, ValueType]) -> ValueType:
+    found = stated_type(table, value)
+    if is_complete(found):
+        return found
     stack, started = [value], set[int]()
     while stack:
         one = stack[-1]
@@ -57,9 +70,7 @@ def type_of(table: Table, value: int, search: bool = True) -> ValueType:
         for output, known in from_schema(table, node, memo).items():
             memo.setdefault(output, merged(found if output == one else stated_type(table, output), known))
         memo.setdefault(one, found)
-    known_type = memo[value]
-    changed = table.changed_types.get(value)
-    return known_type if changed is None else ValueType(changed, known_type.shape)
+    return memo[value]
 
 
 def is_complete(known: ValueType) -> bool:
@@ -101,8 +112,8 @@ def stated_type(table: Table, value: int) -> ValueType:
     """What a stored tensor or a declaration says."""
     held = table.initializer.get(value)
     if held is not None:
-        tensor = table.access.tensor(held)
-        return ValueType(tensor.dtype, tuple(tensor.shape.numpy()))
+        tensor = held if type(held) is np.ndarray else table.access.tensor(held)
+        return ValueType(dtype_of(tensor), shape_of(tensor))
     found = table.access.declared_type(table.scopes[table.value_scope[value]], table.name[value]) or UNKNOWN
     node = table.producer[value]
     if (found.dtype is None or found.shape is None) and node:

@@ -16,6 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rewriter.engine.held import tensor_of
 from rewriter.engine.scope import Scope, ValueType
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
@@ -154,8 +155,7 @@ class IrAccess:
 
     def tensor(self, handle: Any) -> ir.TensorProtocol:
         if not isinstance(handle, ir.Value):
-            made: ir.TensorProtocol = handle
-            return made
+            return tensor_of(handle)
         if handle.const_value is None:
             raise ModelError(f"initializer {handle.name!r} has no tensor (const_value)")
         return handle.const_value

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from rewriter import schemas
+from rewriter.engine.held import tensor_of
 from rewriter.engine.scope import AttributeReference, NewNode, Scope
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
@@ -94,9 +95,9 @@ class _IrSink:
                 self.nodes[node] = self.make_node(node, handle)
         as_read = {node for scope in table.scopes for node in scope.nodes}
         self.place_outputs([node for node in members if node in table.changed or node not in as_read])
-        for value, tensor in table.new_initializers.items():
+        for value, held in table.new_initializers.items():
             if is_alive(table, table.scopes[table.value_scope[value]]):
-                self.add_initializer(value, tensor)
+                self.add_initializer(value, tensor_of(held))
         for node in members:
             self.rewire(node)
         for scope in alive:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from rewriter.engine.held import tensor_of
 from rewriter.engine.scope import AttributeReference, Scope, Shape, ValueType
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
@@ -84,8 +85,7 @@ class ProtoAccess:
 
     def tensor(self, handle: Any) -> ir.TensorProtocol:
         if not isinstance(handle, TensorProto):
-            found: ir.TensorProtocol = handle
-            return found
+            return tensor_of(handle)
         if handle.data_location == TensorProto.EXTERNAL:
             from rewriter.models.external import external_tensor
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from rewriter import schemas
+from rewriter.engine.held import Held, dtype_of, shape_of
 from rewriter.engine.scope import AttributeReference, NewNode, Scope
 from rewriter.engine.table import Table
 
@@ -184,13 +186,13 @@ class _Sink:
             remove_named(graph.initializer, dead)
             if old_ir:
                 remove_named(graph.input, dead)
-        for value, tensor in table.new_initializers.items():
+        for value, held in table.new_initializers.items():
             if table.value_scope[value] == scope.id:
                 proto = graph.initializer.add()
-                ir.serde.serialize_tensor_into(proto, tensor)
+                write_tensor(proto, held)
                 proto.name = table.name[value]
                 if old_ir:
-                    graph.input.append(tensor_info(proto.name, tensor))
+                    graph.input.append(tensor_info(proto.name, held))
 
     def drop_value_info(self, scope: Scope, graph: Any) -> None:
         """Forget the declared types of values that the edits took away."""
@@ -222,12 +224,21 @@ def remove_named(field: Any, names: set[str]) -> None:
     del field[sum(keep) :]
 
 
-def tensor_info(name: str, tensor: ir.TensorProtocol) -> ValueInfoProto:
+def write_tensor(proto: TensorProto, held: Held) -> None:
+    if type(held) is not np.ndarray:
+        ir.serde.serialize_tensor_into(proto, held)  # type: ignore[arg-type]
+        return
+    proto.data_type = dtype_of(held).value
+    proto.dims.extend(held.shape)
+    proto.raw_data = held.astype(held.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def tensor_info(name: str, held: Held) -> ValueInfoProto:
     info = ValueInfoProto(name=name)
-    info.type.tensor_type.elem_type = tensor.dtype.value
-    for dim in tensor.shape.numpy():
+    info.type.tensor_type.elem_type = dtype_of(held).value
+    for dim in shape_of(held):
         info.type.tensor_type.shape.dim.add(dim_value=dim)
-    if not len(tensor.shape):
+    if not shape_of(held):
         info.type.tensor_type.shape.SetInParent()
     return info
 
