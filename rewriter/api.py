@@ -1,7 +1,7 @@
 """The functions that people call: apply, run, find, read.
 
 A model is an `onnx.ModelProto`, an `onnx_ir.Model`, or a path; the same kind comes back, and what was passed is left
-as it was. Where nothing matched, what comes back is what was passed: nothing is copied.
+as it was unless `in_place` is asked for. Where nothing matched, what comes back is what was passed: nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import onnxscript
 from rewriter.engine.driver import run_stage
 from rewriter.engine.match import Match
 from rewriter.engine.run import Run
+from rewriter.engine.settle import settle
 from rewriter.engine.table import Table
 from rewriter.models.source import Source, open_source
 from rewriter.pattern.graph import Place
 from rewriter.pause import collector_paused
 from rewriter.report import Report
+from rewriter.report.statistics import Statistics
 from rewriter.rule import Definition, Rule, RuleSet
 
 M = TypeVar("M")
@@ -54,13 +56,15 @@ class Result(Generic[M]):
     changed: bool
 
 
-def apply(model: M, rules: RuleSet, output: str | PathLike[str] | None = None) -> M:
+def apply(model: M, rules: RuleSet, output: str | PathLike[str] | None = None, *, in_place: bool = False) -> M:
     """Apply rules to a model until nothing changes; the model that was passed is left alone.
 
     Args:
         model: an onnx.ModelProto, an onnx_ir.Model, or the path of an ONNX file.
         rules: a rule set or a single rule.
         output: for a path, where the result goes (default: next to it, `NAME.rewritten.onnx`).
+        in_place: change the model itself (which saves the copy of one in memory), or replace the file at the path.
+            It is changed once everything is known; an error before that leaves it as it was.
 
     Returns:
         The same kind as `model`; for a path, the path of the file that was written.
@@ -69,23 +73,35 @@ def apply(model: M, rules: RuleSet, output: str | PathLike[str] | None = None) -
         ModelError: the model cannot be read or written.
         RuleError: a rule is wrong, its callback misbehaved, or rules chase each other.
     """
-    return run(model, rules, output).model
+    return run(model, rules, output, in_place=in_place).model
 
 
-def run(model: M, rules: RuleSet, output: str | PathLike[str] | None = None, *, limit: int | None = None) -> Result[M]:
+def run(
+    model: M,
+    rules: RuleSet,
+    output: str | PathLike[str] | None = None,
+    *,
+    in_place: bool = False,
+    limit: int | None = None,
+    statistics: bool = False,
+) -> Result[M]:
     """The same as `apply`, with the report: what was rewritten, what was declined and why.
 
-    `limit` stops after so many rewrites (the report's `stop_reason` then says "limit").
+    `limit` stops after so many rewrites (the report's `stop_reason` then says "limit"). With `statistics` the report
+    counts and times what each rule did.
     """
     stages = check_rules(rules).stages()
+    if in_place and output is not None:
+        raise TypeError("in_place replaces the input, output writes beside it: give one of them")
     with collector_paused():
         source = open_source(model)
         table = source.read()
-        report = Report()
+        report = Report(statistics=Statistics() if statistics else None)
         analyses: dict[Any, Any] = {}
         for stage in stages:
             run_stage(table, stage, source.model, report, analyses, limit)
-        written = source.write(table, None if output is None else Path(output))
+        settle(table, report)
+        written = source.write(table, None if output is None else Path(output), in_place)
         return Result(written, report, table.is_changed)
 
 

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnxscript
 
@@ -32,7 +32,13 @@ Window = tuple[int, int | None]
 
 
 class RuleSet:
-    """Rules that belong together. Subclass it as a frozen dataclass, with `@rule` methods."""
+    """Rules that belong together. Subclass it as a frozen dataclass, with `@rule` methods.
+
+    confluent: whether the set claims that the result does not depend on the order in which matches are rewritten,
+    byte for byte. (That order is always the same: so it is a promise about the rules, for those who change them.)
+    """
+
+    confluent: ClassVar[bool] = False
 
     def stages(self) -> tuple[tuple[Rule, ...], ...]:
         """The rules, stage by stage; those of one stage run together until nothing changes."""

@@ -35,10 +35,15 @@ def run_stage(
     table: Table, rules: Sequence[Rule], model: Any, report: Report, analyses: dict[Any, Any], limit: int | None
 ) -> None:
     """Apply the rules of one stage to the table until nothing changes, or `limit` rewrites are done."""
-    _Driver(Run(table, rules, model, analyses), report, limit).drive()
+    made = Driver
+    if report.statistics is not None:
+        from rewriter.engine.counting import CountingDriver
+
+        made = CountingDriver
+    made(Run(table, rules, model, analyses), report, limit).drive()
 
 
-class _Driver:
+class Driver:
     def __init__(self, run: Run, report: Report, limit: int | None) -> None:
         self.run = run
         self.table = run.table
@@ -123,7 +128,7 @@ class _Driver:
         self.account(rule, match, effect, raw)
 
     def edit(self, rule: Rule, match: Match) -> Edit:
-        returned = guarded(rule, match, "callback", rule.call)
+        returned = self.call(rule, match)
         if returned is not None and not isinstance(returned, dict):
             raise RuleError(
                 f"rule {rule.name!r} ({rule.place}), at node {match.root.name!r}: its callback returned "
@@ -136,6 +141,10 @@ class _Driver:
                 "one; raise NoMatch where there is nothing to do"
             )
         return edit
+
+    def call(self, rule: Rule, match: Match) -> Any:
+        """What the rule's callback returns."""
+        return guarded(rule, match, "callback", rule.call)
 
     def is_idle(self, edit: Edit) -> bool:
         """Whether an edit would only take away nodes that are still needed, or write what is there already."""

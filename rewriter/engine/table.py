@@ -74,6 +74,8 @@ class Table:
         self._attributes: dict[int, dict[str, Any]] = {}
         self._names: set[str] | None = None
         self._node_names: set[str] = set()
+        self._numbers: dict[tuple[bool, str], int] = {}  # the last number behind a wish (of a node's name or not)
+        self.given_names: dict[str, dict[str, None]] = {}  # wish -> names given for it, in order
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -189,12 +191,12 @@ class Table:
 
     def fresh_name(self, wish: str) -> str:
         """`wish`, or `wish_1`, ...: a name that no value of the model has, reserved from now on."""
-        return self._reserve(wish, self._value_pool())
+        return self._reserve(wish, self._value_pool(), False)
 
     def fresh_node_name(self, wish: str) -> str:
         """The same for nodes. (A node and a value may share a name.)"""
         self._value_pool()
-        return self._reserve(wish, self._node_names)
+        return self._reserve(wish, self._node_names, True)
 
     def _value_pool(self) -> set[str]:
         if self._names is None:
@@ -203,12 +205,16 @@ class Table:
             self._node_names = set(self._names)
         return self._names
 
-    def _reserve(self, wish: str, pool: set[str]) -> str:
-        name, number = wish, 0
-        while name in pool or not name:
-            number += 1
-            name = f"{wish}_{number}"
+    def _reserve(self, wish: str, pool: set[str], of_node: bool) -> str:
+        name = wish
+        if name in pool or not name:
+            number = self._numbers.get((of_node, wish), 0)
+            while name in pool or not name:
+                number += 1
+                name = f"{wish}_{number}"
+            self._numbers[of_node, wish] = number
         pool.add(name)
+        self.given_names.setdefault(wish, {})[name] = None  # a value and a node may have the same
         return name
 
     # -- order -------------------------------------------------------------------------------------
@@ -359,6 +365,19 @@ class Table:
         self.initializer[value] = held
         self.new_initializers[value] = held
         return value
+
+    def made_initializers(self) -> list[tuple[int, Held]]:
+        """The new initializers in the order in which the model reads them first, whatever order they were made in."""
+        return sorted(self.new_initializers.items(), key=lambda item: self.first_place(item[0]))
+
+    def first_place(self, value: int, of_reader: bool = False) -> tuple[tuple[int, ...], int]:
+        """For sorting: where a value is produced, and as which output; without a producer (or if asked for), where it
+        is read first, and as which input."""
+        node = 0 if of_reader else self.producer[value]
+        if node:
+            return self.place(node), self.outputs[node].index(value)
+        user = min(self.uses[value], key=self.place, default=0)
+        return (self.place(user), self.inputs[user].index(value)) if user else ((), 0)
 
     def drop_initializer(self, value: int) -> None:
         """Forget an initializer that nothing uses any more."""

@@ -67,13 +67,20 @@ class FileSource:
         except ModelError as error:
             raise ModelError(f"{self.path}: {error}") from None
 
-    def write(self, table: Table, output: Path | None) -> str | Path:
-        """Write the model with the table's edits; returns the path of the file.
+    def write(self, table: Table, output: Path | None, in_place: bool) -> str | Path:
+        """Write the model with the table's edits; returns the path of the file. In place, the file is replaced by
+        another one as a whole, and only if there is a change.
 
-        Raises ModelError where the output would overwrite the input, and where it cannot be written.
+        Raises ModelError where the output would overwrite the input and that is not asked for, and where it cannot be
+        written.
         """
         target = self.path.with_name(f"{self.path.stem}.rewritten.onnx") if output is None else output
         try:
+            if in_place:
+                target = self.path
+                if table.is_changed:
+                    self.write_changed(table, target)
+                return str(target) if self.returns_text else target
             self.check_target(target)
             if table.is_changed:
                 self.write_changed(table, target)

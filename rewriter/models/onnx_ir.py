@@ -42,14 +42,14 @@ class IrSource:
         fill_table(table, IrView(), main, functions)
         return table
 
-    def write(self, table: Table, output: Path | None) -> ir.Model:
+    def write(self, table: Table, output: Path | None, in_place: bool) -> ir.Model:
         if output is not None:
             raise TypeError("output is for models given as a path; this one is an onnx_ir.Model")
         if not table.is_changed:
             return self.model
         from rewriter.models.onnx_ir_sink import write_ir
 
-        return write_ir(table, self.model)
+        return write_ir(table, self.model, in_place)
 
 
 def opsets_of(graph: ir.Graph) -> dict[str, int]:

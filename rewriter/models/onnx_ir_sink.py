@@ -1,7 +1,7 @@
-"""Writing the journal back to a clone of an onnx_ir.Model.
+"""Writing the journal back to an onnx_ir.Model: a clone of it, or itself.
 
 The steps have an order, because in onnx_ir a value is an output of its node and its uses are registered:
-first every value of the table gets its object in the clone (outputs of new nodes, and outputs that take over
+first every value of the table gets its object (outputs of new nodes, and outputs that take over
 another value, carry what the old object said), then all inputs and graph outputs are pointed at those
 objects, and only then what is gone is taken out and what is new is put in its place.
 """
@@ -22,9 +22,9 @@ from rewriter.errors import ModelError
 from rewriter.models.sink import is_alive
 
 
-def write_ir(table: Table, model: ir.Model) -> ir.Model:
-    """A clone of the model with the table's edits. `model` is the one the table was read from."""
-    return _IrSink(table, model).write()
+def write_ir(table: Table, model: ir.Model, in_place: bool = False) -> ir.Model:
+    """The model, which the table was read from, with the table's edits; a clone unless `in_place`."""
+    return _IrSink(table, model if in_place else clone(model)).write()
 
 
 @dataclass
@@ -53,9 +53,9 @@ def say(value: ir.Value, name: str, what: _Saying) -> None:
 
 
 class _IrSink:
-    def __init__(self, table: Table, model: ir.Model) -> None:
+    def __init__(self, table: Table, out: ir.Model) -> None:
         self.table = table
-        self.out = clone(model)
+        self.out = out
         self.graphs: dict[int, ir.Graph] = {}  # by scope
         self.nodes: dict[int, ir.Node] = {}
         self.values: dict[int, ir.Value] = {}
@@ -95,7 +95,7 @@ class _IrSink:
                 self.nodes[node] = self.make_node(node, handle)
         as_read = {node for scope in table.scopes for node in scope.nodes}
         self.place_outputs([node for node in members if node in table.changed or node not in as_read])
-        for value, held in table.new_initializers.items():
+        for value, held in table.made_initializers():
             if is_alive(table, table.scopes[table.value_scope[value]]):
                 self.add_initializer(value, tensor_of(held))
         for node in members:

@@ -186,7 +186,7 @@ class _Sink:
             remove_named(graph.initializer, dead)
             if old_ir:
                 remove_named(graph.input, dead)
-        for value, held in table.new_initializers.items():
+        for value, held in table.made_initializers():
             if table.value_scope[value] == scope.id:
                 proto = graph.initializer.add()
                 write_tensor(proto, held)

@@ -19,7 +19,9 @@ class Source(Protocol):
 
     def read(self) -> Table: ...
 
-    def write(self, table: Table, output: Path | None) -> Any: ...
+    def write(self, table: Table, output: Path | None, in_place: bool) -> Any:
+        """The model with the edits: the caller's own object or file, changed, where `in_place`; else another."""
+        ...
 
 
 def open_source(model: Any) -> Source:
@@ -48,9 +50,9 @@ class ProtoSource:
 
         return read_proto(self.model)
 
-    def write(self, table: Table, output: Path | None) -> onnx.ModelProto:
+    def write(self, table: Table, output: Path | None, in_place: bool) -> onnx.ModelProto:
         from rewriter.models.sink import write_proto
 
         if output is not None:
             raise TypeError("output is for models given as a path; this one is a ModelProto")
-        return write_proto(table, self.model)
+        return write_proto(table, self.model, in_place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewriter.report.statistics import Statistics
 from rewriter.report.text import what_was_done
 
 
@@ -44,6 +45,7 @@ class Report:
     skipped: dict[str, str] = field(default_factory=dict)  # rules that this model's opset rules out, and why
     stop_reason: str = ""
     sweeps: int = 0
+    statistics: Statistics | None = None  # where asked for
 
     @property
     def counts(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ kernels for Add, Mul, Concat and Where take one type for all operands.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import onnx_ir as ir
 from onnxscript import opset21 as op
@@ -55,6 +55,7 @@ class Uint8Activations(RuleSet):
             convert them there, exactly; if False, such codes stay int8.
     """
 
+    confluent: ClassVar[bool] = True
     convert_at_borders: bool = True
 
     @rule(quantized, opset=OPSETS)

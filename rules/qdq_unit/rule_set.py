@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rewriter import Decline, Match, Node, NoMatch, RuleSet, rule
 from rules import quantization as qm
@@ -77,6 +77,7 @@ class WeightBias(RuleSet):
     Raises ValueError for an unknown backend, scheme or option, and for what does not go together.
     """
 
+    confluent: ClassVar[bool] = True
     backend: str = "generic"
     scheme: str = "symmetric"
     weight_type: str = "int8"
