@@ -96,6 +96,6 @@ class CountingDriver(Driver):
         self.statistics.of(self.rule).declines += 1
         super().remember(raw, match, declined)
 
-    def account(self, rule: Rule, match: Match, effect: Effect, raw: Raw) -> None:
+    def account(self, rule: Rule, match: Match, effect: Effect, at_risk: list[int]) -> None:
         self.statistics.of(rule.name).rewrites += 1
-        super().account(rule, match, effect, raw)
+        super().account(rule, match, effect, at_risk)

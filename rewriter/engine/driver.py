@@ -124,8 +124,9 @@ class Driver:
             self.remember(raw, match, None)
             return
         self.check_progress(rule, match)
+        at_risk = edit.constants_at_risk()
         effect = edit.apply(placement, self.pool)
-        self.account(rule, match, effect, raw)
+        self.account(rule, match, effect, at_risk)
 
     def edit(self, rule: Rule, match: Match) -> Edit:
         returned = self.call(rule, match)
@@ -159,7 +160,7 @@ class Driver:
 
     # -- after an edit -----------------------------------------------------------------------------
 
-    def account(self, rule: Rule, match: Match, effect: Effect, raw: Raw) -> None:
+    def account(self, rule: Rule, match: Match, effect: Effect, at_risk: list[int]) -> None:
         table = self.table
         self.edits += 1
         table.types_known.clear()
@@ -182,7 +183,7 @@ class Driver:
             if self._measure is not None:
                 self.measured[(id(rule.definition), node)] = self._measure
         nodes, values, produced = table.touched_nodes, table.touched_values, table.touched_producers
-        anchors = self.run.reach.anchors(table, nodes, values, produced)
+        anchors = self.run.reach.anchors(table, nodes, values, produced, at_risk)
         if self.watchers:
             for key in (*(("n", n) for n in nodes), *(("v", v) for v in (*values, *produced))):
                 for watcher in self.watchers.pop(key, ()):

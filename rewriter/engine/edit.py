@@ -159,6 +159,15 @@ class Edit:
         self.nodes.append(node)
         return node
 
+    def constants_at_risk(self) -> list[int]:
+        """Constants of the model that the edit may make into something else: what it replaces or computes anew."""
+        table = self.table
+        candidates = [old for old, _ in self.replacements]
+        for node in dict.fromkeys(node for node, *_ in (*self.inputs, *self.attributes)):
+            if table.op[node] in constants.FOLDABLE:
+                candidates += [v for v in table.outputs[node] if v]
+        return [value for value in candidates if constants.is_constant(table, value)]
+
     @property
     def is_empty(self) -> bool:
         return not (self.nodes or self.inputs or self.attributes or self.replacements or self.removals or self.inlined)
@@ -316,15 +325,17 @@ class Edit:
     def clean(self, orphans: list[int], effect: Effect) -> None:
         """Take away the matched nodes and the constants that nothing uses any more."""
         table = self.table
-        candidates = list(dict.fromkeys(self.removals))
-        while True:
-            gone = [n for n in candidates if table.op[n] and self.is_unused(n)]
-            if not gone:
-                break
-            for node in gone:
-                orphans.extend(table.inputs[node])
-                effect.removed.append(self.labels.get(node) or table.label(node))
-                table.remove_node(node)
+        candidates = set(self.removals)
+        waiting = list(reversed(dict.fromkeys(self.removals)))
+        while waiting:
+            node = waiting.pop()
+            if not table.op[node] or not self.is_unused(node):
+                continue
+            read = table.inputs[node]
+            orphans.extend(read)
+            effect.removed.append(self.labels.get(node) or table.label(node))
+            table.remove_node(node)
+            waiting.extend(maker for v in reversed(read) if (maker := table.producer[v]) in candidates)
         stack = list(dict.fromkeys(orphans))
         while stack:
             value = stack.pop()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rewriter.compiler.questions import Question
-from rewriter.engine.constants import FOLDABLE
+from rewriter.engine.constants import FOLDABLE, is_constant
 
 if TYPE_CHECKING:
     from rewriter.compiler.program import Program
@@ -49,44 +49,55 @@ class Reach:
                         for op in step.argument:
                             self.by_op.setdefault(op, {})[step.positions[0]] = None
 
-    def anchors(self, table: Table, nodes: set[int], values: set[int], produced: set[int]) -> set[int]:
+    def anchors(
+        self, table: Table, nodes: set[int], values: set[int], produced: set[int], were_constant: Iterable[int] = ()
+    ) -> set[int]:
         """The anchors to ask again after an edit.
 
-        `nodes` were changed or made, `values` gained or lost uses, `produced` got another producer (or lost it).
+        `nodes` were changed or made, `values` gained or lost uses, `produced` got another producer (or lost it),
+        `were_constant` may not be so any more.
         """
         touched = {n for n in nodes if table.op[n]}
         for value in values:
             if table.producer[value]:
                 touched.add(table.producer[value])
-        stack = list(produced)
-        for node in nodes:
-            if table.op[node] in FOLDABLE or table.op[node] == "Constant":
-                stack.extend(table.outputs[node])
-        seen: set[int] = set()
-        while stack:  # what hangs on a constant that changed
-            value = stack.pop()
-            if not value or value in seen:
-                continue
-            seen.add(value)
-            for user in table.uses[value]:
-                touched.add(user)
-                if table.op[user] in FOLDABLE:
-                    stack.extend(table.outputs[user])
+        touched.update(self.fed_by_constants(table, nodes, produced, were_constant))
         found: set[int] = set()
+        seen: set[tuple[int, int]] = set()
         for value in values:
             for position, ops in self.counted:
                 for user in table.uses[value]:
                     if table.op[user] in ops:
-                        found.update(self.back(table, position, user))
+                        found.update(self.back(table, position, user, seen))
         for node in touched:
             for position in self.by_op.get(table.op[node], ()):
-                found.update(self.back(table, position, node))
+                found.update(self.back(table, position, node, seen))
         return found
 
-    def back(self, table: Table, position: int, item: int) -> Iterator[int]:
-        """From a node or value in a role, back to the anchors that reach it so."""
+    def fed_by_constants(
+        self, table: Table, nodes: set[int], produced: set[int], were_constant: Iterable[int]
+    ) -> Iterator[int]:
+        """What reads a constant that changed, or what is computed from one."""
+        stack = [*were_constant, *(v for v in produced if v and is_constant(table, v))]
+        for node in nodes:
+            if table.op[node] in FOLDABLE or table.op[node] == "Constant":
+                stack.extend(v for v in table.outputs[node] if v and is_constant(table, v))
+        seen: set[int] = set()
+        while stack:
+            value = stack.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for user in dict.fromkeys(table.uses[value]):
+                yield user
+                if table.op[user] in FOLDABLE and all(
+                    not v or v in seen or is_constant(table, v) for v in table.inputs[user]
+                ):
+                    stack.extend(v for v in table.outputs[user] if v)
+
+    def back(self, table: Table, position: int, item: int, seen: set[tuple[int, int]]) -> Iterator[int]:
+        """From a node or value in a role, back to the anchors that reach it so; but not from roles seen before."""
         stack = [(position, item)]
-        seen: set[tuple[int, int]] = set()
         while stack:
             role = stack.pop()
             if role in seen:

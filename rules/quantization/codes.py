@@ -17,6 +17,10 @@ from numpy.typing import DTypeLike, NDArray
 BLOCK = 1 << 18
 """Elements at a time: few enough for the cache, enough for the interpreter not to count."""
 
+_ROUNDERS = {np.float32: (np.float32(1.5 * 2**23), np.int32), np.float64: (1.5 * 2**52, np.int64)}
+"""What is added to a smaller number so that the sum has no fraction: it is rounded half to even, as ever, and its last
+bits, read as an integer, are the code. So rounding and conversion together cost what a conversion does."""
+
 Block = tuple[slice, slice, slice]
 
 
@@ -50,7 +54,8 @@ def nearest_codes(
     source, target = w.reshape(-1, channels, inner), codes.reshape(-1, channels, inner)
     work = working_type(w, alpha)
     steps = scale.reshape(1, -1, 1).astype(work)
-    zeros = zero_point.reshape(1, -1, 1).astype(work)
+    rounder, integers = _ROUNDERS[work]
+    zeros = zero_point.reshape(1, -1, 1).astype(integers)
     low, high = np.asarray(code_range[0] - zeros, work), np.asarray(code_range[1] - zeros, work)
     shifted = bool(zeros.any())
     buffer = np.empty(BLOCK, work)
@@ -66,13 +71,14 @@ def nearest_codes(
                     room, part
                 )
                 np.divide(room, steps[channel], out=room)
-            np.rint(room, out=room)
             if clip:
                 np.maximum(room, low[channel], out=room)
                 np.minimum(room, high[channel], out=room)
+            room += rounder
+            found = room.view(integers)
             if shifted:
-                room += zeros[channel]
-            np.copyto(target[block], room, casting="unsafe")
+                found += zeros[channel]
+            np.copyto(target[block], found, casting="unsafe")
     return codes
 
 
