@@ -1,0 +1,86 @@
+"""Why a rule did not match: `explain` asks its pattern everything at a node, and tells what is missing.
+
+For a node, each rule is tried with the node in every part of its pattern that could be it; for a whole model, at every
+node where it could begin, and what misses little is kept. What comes out is ranked by nearness: whoever asks means the
+rule that almost fitted.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from rewriter.api import Reading, check_rules, read
+from rewriter.engine.driver import run_stage
+from rewriter.engine.table import Table
+from rewriter.errors import RewriterError
+from rewriter.explaining.account import Explanation, Finding, MissedQuestion
+from rewriter.explaining.asking import Asking
+from rewriter.pause import collector_paused
+from rewriter.report import Report
+from rewriter.rule import RuleSet
+
+__all__ = ["Explanation", "Finding", "MissedQuestion", "explain"]
+
+NEAR = 2  # for a whole model: the most that a place may miss
+
+
+def explain(model: Any, rules: RuleSet, node: str | None = None) -> Explanation:
+    """Why rules match at a node of a model or do not: for each rule the nearest partial match and what it misses.
+
+    Args:
+        model: an onnx.ModelProto, an onnx_ir.Model, a path, or what `rewriter.read` gave. It is left alone.
+        rules: a rule set or a single rule. Those of later stages are asked once the earlier ones have run.
+        node: the name of a node (or of its first output). Without one, the near misses of the whole model: places that
+            a rule's pattern fits but for one or two questions.
+
+    Returns:
+        An Explanation: its findings, nearest first. `print(...)` it, or use `findings`, `as_dict()`.
+
+    Raises:
+        RewriterError: there is no such node. ModelError, RuleError: as `rewriter.apply`.
+    """
+    stages = check_rules(rules).stages()
+    with collector_paused():
+        reading = model if isinstance(model, Reading) else read(model)
+        table, source = reading.table, reading.source
+        if reading is model and len(stages) > 1:  # the stages before the last are run, and a reading is not to change
+            table = source.read()
+        wanted = None if node is None else node_called(table, node)
+        findings: list[Finding] = []
+        for number, stage in enumerate(stages):
+            if number:
+                run_stage(table, stages[number - 1], source.model, Report(), {}, None)
+            asking = Asking(table, stage, source.model)
+            if wanted is None:
+                findings += near_misses(asking)
+            elif table.op[wanted]:
+                findings += asking.at(wanted)
+    order = sorted(range(len(findings)), key=lambda k: (findings[k].distance, k))
+    return Explanation(node, tuple(findings[k] for k in order))
+
+
+def near_misses(asking: Asking) -> Iterator[Finding]:
+    """Of each node at which no rule matches what comes nearest: declines, else what misses least."""
+    at: dict[str, list[Finding]] = {}
+    for finding in asking.everywhere():
+        at.setdefault(finding.node, []).append(finding)
+    for findings in at.values():
+        least = min((one.distance[:2] for one in findings if one.verdict != "nothing"), default=(0, 0))
+        if findings and least[0] and least[1] <= NEAR:
+            yield from (one for one in findings if one.distance[:2] == least)
+
+
+def node_called(table: Table, name: str) -> int:
+    """The node of this name, or else the one whose output has it. Raises RewriterError with the nearest names."""
+    alive = [n for n in range(1, len(table.op)) if table.op[n]]
+    for node in alive:
+        if table.node_name(node) == name:
+            return node
+    for node in alive:
+        if any(table.name[v] == name for v in table.outputs[node] if v):
+            return node
+    close = difflib.get_close_matches(name, [table.label(n) for n in alive], 3, 0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the model has {len(alive)} nodes"
+    raise RewriterError(f"the model has no node {name!r}; {hint}")
