@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import onnxscript
 
-from rewriter.engine.driver import run_stage
+from rewriter.engine.driver import Progress, run_stage
 from rewriter.engine.match import Match
 from rewriter.engine.run import Run
 from rewriter.engine.settle import settle
@@ -84,25 +84,42 @@ def run(
     in_place: bool = False,
     limit: int | None = None,
     statistics: bool = False,
+    progress: Progress | None = None,
 ) -> Result[M]:
     """The same as `apply`, with the report: what was rewritten, what was declined and why.
 
     `limit` stops after so many rewrites (the report's `stop_reason` then says "limit"). With `statistics` the report
-    counts and times what each rule did.
+    counts and times what each rule did. `progress(done, waiting)` is called after each match that was taken: how many
+    rewrites were made, and how many matches wait.
     """
-    stages = check_rules(rules).stages()
+    check_rules(rules)
     if in_place and output is not None:
         raise TypeError("in_place replaces the input, output writes beside it: give one of them")
     with collector_paused():
         source = open_source(model)
         table = source.read()
-        report = Report(statistics=Statistics() if statistics else None)
-        analyses: dict[Any, Any] = {}
-        for stage in stages:
-            run_stage(table, stage, source.model, report, analyses, limit)
-        settle(table, report)
+        report = perform(source, table, rules, limit=limit, statistics=statistics, progress=progress)
         written = source.write(table, None if output is None else Path(output), in_place)
         return Result(written, report, table.is_changed)
+
+
+def perform(
+    source: Source,
+    table: Table,
+    rules: RuleSet,
+    *,
+    limit: int | None = None,
+    statistics: bool = False,
+    left_out: frozenset[tuple[str, str]] = frozenset(),
+    progress: Progress | None = None,
+) -> Report:
+    """Apply rules to a table that was read from a source; nothing is written. left_out: (rule, node) to leave alone."""
+    report = Report(statistics=Statistics() if statistics else None)
+    analyses: dict[Any, Any] = {}
+    for stage in rules.stages():
+        run_stage(table, stage, source.model, report, analyses, limit, left_out, progress)
+    settle(table, report)
+    return report
 
 
 def read(model: Any) -> Reading:

@@ -119,6 +119,7 @@ class Definition:
     opset: Window | None
     measure: Callable[[Match], int] | None
     enabled: Callable[[Any], bool] | None
+    module: str = ""  # where it was written
 
     @cached_property
     def variants(self) -> tuple[tuple[Variant, EditScript | None], ...]:
@@ -168,6 +169,11 @@ class Rule(RuleSet):
     @property
     def place(self) -> Place:
         return self.definition.place
+
+    @property
+    def module(self) -> str:
+        """The module that the rule was written in."""
+        return self.definition.module
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -290,7 +296,11 @@ def make_rule(
     sources = tuple(read_script(s, "source") for s in scripts)
     goal = None if target is None else read_script(target, "target")
     window: Window | None = (opset, None) if isinstance(opset, int) else opset
-    definition = Definition(name, place, sources, goal, callback, inherit, commute, benefit, window, measure, enabled)
+    written: Any = callback or scripts[0].function if scripts else callback
+    definition = Definition(
+        name, place, sources, goal, callback, inherit, commute, benefit, window, measure, enabled,
+        getattr(written, "__module__", "") or "",
+    )  # fmt: skip
     if not sources:
         raise RuleError(f"{where}: it has no source")
     check_sides(definition, where)

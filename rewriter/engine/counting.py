@@ -68,9 +68,9 @@ class CountingRun:
 class CountingDriver(Driver):
     """A driver whose report has statistics."""
 
-    def __init__(self, run: Run, report: Report, limit: int | None) -> None:
+    def __init__(self, run: Run, report: Report, *options: Any) -> None:
         assert report.statistics is not None
-        super().__init__(CountingRun(run, report.statistics), report, limit)  # type: ignore[arg-type]
+        super().__init__(CountingRun(run, report.statistics), report, *options)  # type: ignore[arg-type]
         self.statistics = report.statistics
         self.rule = ""  # of the match at hand
         self.apart = 0.0  # seconds of its callback

@@ -20,9 +20,11 @@ from rewriter.engine.edit import Edit, Effect
 from rewriter.engine.match import Match, flat
 from rewriter.engine.pool import ConstantPool
 from rewriter.engine.run import Failure, Raw, Run
+from rewriter.engine.scope import NewNode
 from rewriter.engine.script_edit import edit_of
 from rewriter.engine.table import Table
 from rewriter.errors import Decline, NoMatch, RewriterError, RuleError
+from rewriter.origins import OLDEST_IR, origin
 from rewriter.report import Declined, Report, Rewrite
 from rewriter.rule import Rule
 
@@ -31,20 +33,41 @@ T = TypeVar("T")
 SPARE_GENERATIONS = 64
 
 
+Progress = Callable[[int, int], object]  # rewrites that were made, matches that wait
+
+
 def run_stage(
-    table: Table, rules: Sequence[Rule], model: Any, report: Report, analyses: dict[Any, Any], limit: int | None
+    table: Table,
+    rules: Sequence[Rule],
+    model: Any,
+    report: Report,
+    analyses: dict[Any, Any],
+    limit: int | None,
+    left_out: frozenset[tuple[str, str]] = frozenset(),
+    progress: Progress | None = None,
 ) -> None:
-    """Apply the rules of one stage to the table until nothing changes, or `limit` rewrites are done."""
-    made = Driver
+    """Apply the rules of one stage to the table until nothing changes, or `limit` rewrites are done.
+
+    left_out: rule and node of matches that are declined unasked."""
+    made: type[Driver] = Driver
     if report.statistics is not None:
         from rewriter.engine.counting import CountingDriver
 
         made = CountingDriver
-    made(Run(table, rules, model, analyses), report, limit).drive()
+    made(Run(table, rules, model, analyses), report, limit, left_out, progress).drive()
 
 
 class Driver:
-    def __init__(self, run: Run, report: Report, limit: int | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        report: Report,
+        limit: int | None,
+        left_out: frozenset[tuple[str, str]] = frozenset(),
+        progress: Progress | None = None,
+    ) -> None:
+        self.left_out = left_out
+        self.progress = progress
         self.run = run
         self.table = run.table
         self.report = report
@@ -75,6 +98,8 @@ class Driver:
                     self.report.stop_reason = "limit"
                     return
                 self.step()
+                if self.progress is not None:
+                    self.progress(len(self.report.rewrites), len(self.heap))
             found, failures = self.run.sweep_with_failures()
             self.report.sweeps += 1
             self.push(found)
@@ -115,6 +140,8 @@ class Driver:
             self.declined[raw] = None
             return
         try:
+            if self.left_out and (rule.name, self.table.label(self.core(match))) in self.left_out:
+                raise Decline("left out of the plan")
             edit = self.edit(rule, match)
             placement = edit.check()
         except Decline as decline:
@@ -177,6 +204,8 @@ class Driver:
                 dict(match.notes),
             )
         )
+        if table.ir_version >= OLDEST_IR:
+            self.mark(rule, effect)
         for node in (*effect.added, *effect.changed):
             self.generation[node] = self._generation
             self.lineage[node] = self._lineage
@@ -196,10 +225,18 @@ class Driver:
             self.declined.clear()
         self.push(self.run.ask(sorted(anchors)))
 
+    def mark(self, rule: Rule, effect: Effect) -> None:
+        """Let the new nodes say where they come from."""
+        for node in effect.added:
+            handle = self.table.handle[node]
+            if isinstance(handle, NewNode):
+                handle.metadata = origin(rule, self._sources)
+
     def check_progress(self, rule: Rule, match: Match) -> None:
         """Stop what could go on for ever, before the edit. Raises RuleError."""
         matched = [n for captured in match._nodes.values() for n in flat(captured)]
         self._core = self.core(match)
+        self._sources = [self.table.label(n) for n in matched]
         self._name_of_match = self.table.label(self._core)
         script = match._leaf.script
         measure = rule.definition.measure

@@ -161,9 +161,8 @@ class _Sink:
         proto.output.extend([names[v] for v in table.outputs[node]])
         for name, value in handle.attributes.items():
             proto.attribute.append(self.attribute(node, name, value))
-        if table.ir_version >= 10:  # NodeProto.metadata_props exists from IR version 10 on
-            for key, text in handle.metadata.items():
-                proto.metadata_props.add(key=key, value=text)
+        for key, text in handle.metadata.items():
+            proto.metadata_props.add(key=key, value=text)
         return proto
 
     def import_domain(self, domain: str, scope: Scope) -> None:
