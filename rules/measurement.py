@@ -7,21 +7,18 @@ the float one by itself. Measuring needs onnxruntime, which nothing else here do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from os import PathLike
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper
 
 from rewriter import Result
 from rules.qdq_unit.unit_report import Measured, UnitReport, unit_reports
 from rules.quantization import decibels
-
-Feeds = Mapping[str, np.ndarray]
+from rules.running import Feeds, as_proto, session, watched
 
 
 def measure(before: Any, result: Result[Any], inputs: Iterable[Feeds]) -> list[UnitReport]:
@@ -41,29 +38,12 @@ def measure(before: Any, result: Result[Any], inputs: Iterable[Feeds]) -> list[U
     if not pairs:
         return reports
     seen = list(dict.fromkeys(name for pair in pairs.values() for name in pair.reads if name in old.producer))
-    whole = session(old.watched(seen))
+    whole = session(watched(old.model, seen))
     for feeds in inputs:
         values = {**feeds, **dict(zip(seen, whole.run(seen, dict(feeds)), strict=True))}
         for pair in pairs.values():
             pair.run(values)
     return [replace(one, measured=pairs[one.output].measured) if one.output in pairs else one for one in reports]
-
-
-def as_proto(model: Any) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        return model
-    return onnx.load(model) if isinstance(model, (str, PathLike)) else ir.to_proto(model)
-
-
-def session(model: onnx.ModelProto) -> Any:
-    """A session that computes what the model says, on one thread."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 class Graph:
@@ -74,14 +54,6 @@ class Graph:
         self.producer = {name: node for node in model.graph.node for name in node.output if name}
         given = {i.name for i in model.graph.input} if model.ir_version >= 4 else set()
         self.stored = {t.name: t for t in model.graph.initializer if t.name not in given}
-
-    def watched(self, names: list[str]) -> onnx.ModelProto:
-        """The model, with these values as outputs."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self.model)
-        del copy.graph.output[:]
-        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-        return copy
 
     def unit(self, output: str, op: str) -> Part:
         """The unit that gives a value: a node of this op type, or one with an Add behind it."""

@@ -49,6 +49,7 @@ def explain(model: Any, rules: RuleSet, node: str | None = None) -> Explanation:
             table = source.read()
         wanted = None if node is None else node_called(table, node)
         findings: list[Finding] = []
+        hint = ""
         for number, stage in enumerate(stages):
             if number:
                 run_stage(table, stages[number - 1], source.model, Report(), {}, None)
@@ -57,18 +58,24 @@ def explain(model: Any, rules: RuleSet, node: str | None = None) -> Explanation:
                 findings += near_misses(asking)
             elif table.op[wanted]:
                 findings += asking.at(wanted)
+                hint = "" if findings else asking.hint(wanted)
     order = sorted(range(len(findings)), key=lambda k: (findings[k].distance, k))
-    return Explanation(node, tuple(findings[k] for k in order))
+    return Explanation(node, tuple(findings[k] for k in order), hint=hint)
 
 
 def near_misses(asking: Asking) -> Iterator[Finding]:
-    """Of each node at which no rule matches what comes nearest: declines, else what misses least."""
+    """Of each node that no rule would rewrite what comes nearest: declines, else what misses least."""
     at: dict[str, list[Finding]] = {}
+    taken: set[str] = set()
     for finding in asking.everywhere():
         at.setdefault(finding.node, []).append(finding)
-    for findings in at.values():
+        if finding.verdict == "matches":
+            taken.update(finding.nodes)
+    for node, findings in at.items():
+        if node in taken:
+            continue
         least = min((one.distance[:2] for one in findings if one.verdict != "nothing"), default=(0, 0))
-        if findings and least[0] and least[1] <= NEAR:
+        if least[0] and least[1] <= NEAR:
             yield from (one for one in findings if one.distance[:2] == least)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -32,7 +32,7 @@ class Finding:
     role: which part of the pattern the node was taken for.
     missed: what does not hold, in the order of the search. held: how many conditions hold. unasked: how many were not
         asked any more, as the place is too far.
-    reason: of a decline, or of the opset. place: file:line of the rule.
+    reason: of a decline, or of the opset. place: file:line of the rule. nodes: of a pattern that fits, all of them.
     """
 
     rule: str
@@ -44,6 +44,7 @@ class Finding:
     unasked: int = 0
     reason: str = ""
     place: str = ""
+    nodes: tuple[str, ...] = ()
 
     @property
     def distance(self) -> tuple[int, int, int]:
@@ -84,11 +85,22 @@ class Explanation:
     """Why rules match or do not, nearest first; of one node, or the near misses of a whole model."""
 
     node: str | None
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
+    more: int = 0  # how many were left out of a shortened one
+    hint: str = ""  # where else to ask
 
     def of(self, rule: str) -> list[Finding]:
         """Those of one rule."""
         return [one for one in self.findings if one.rule == rule]
+
+    def shortened(self, most: int) -> Explanation:
+        """The nearest ones: so many findings, or for a whole model so many reasons."""
+        if self.node is not None:
+            return replace(self, findings=self.findings[:most], more=max(0, len(self.findings) - most))
+        reasons = list(self.by_reason())
+        kept = set(reasons[:most])
+        findings = tuple(one for one in self.findings if (one.rule, one.why) in kept)
+        return replace(self, findings=findings, more=max(0, len(reasons) - most))
 
     def by_reason(self) -> dict[tuple[str, str], list[Finding]]:
         """Rule and reason -> where it is so."""
@@ -108,17 +120,17 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.findings:
-            where = f"at {self.node!r}" if self.node else "near any node"
-            return f"no rule's pattern has a node of that kind {where}" if self.node else f"no rule fits {where}"
+            return self.hint if self.node else "every place that a pattern nearly fits is one that it fits"
+        rest = [f"({self.more} more)"] if self.more else []
         if self.node is not None:
-            return "\n".join(line for one in self.findings for line in one.lines())
+            return "\n".join([*(line for one in self.findings for line in one.lines()), *rest])
         lines = []
         for (rule, why), found in self.by_reason().items():
             first = found[0]
             lines.append(f"{rule}: {why} ({len(found)})")
             lines.append("  at " + ", ".join(one.node for one in found))
             lines += [f"  {line.strip()}" for line in first.lines()[2:5]] if first.missed else []
-        return "\n".join(lines)
+        return "\n".join(lines + rest)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -14,7 +14,7 @@ from rewriter.compiler.emit import node_captures, value_captures
 from rewriter.compiler.lower import lower
 from rewriter.compiler.probes import Probes, probes_for
 from rewriter.compiler.program import Leaf, anchor_of
-from rewriter.compiler.questions import Question, Space, sentence
+from rewriter.compiler.questions import Question, Space, article, sentence, short
 from rewriter.engine.driver import Driver
 from rewriter.engine.match import Match
 from rewriter.engine.run import Run
@@ -51,6 +51,20 @@ class Asking:
             ]
             if places:
                 yield self.nearest(rule, places, node)
+
+    def hint(self, node: int) -> str:
+        """Where to ask instead about a node that no pattern has, unless it passes over it."""
+        table = self.table
+        op = short(table.op[node])
+        known = {
+            t for r in self.rules for v, _ in r.definition.variants for n in v.nodes if not n.chain for t in n.types
+        }
+        passed = any(table.op[node] in n.types for r in self.rules for v, _ in r.definition.variants for n in v.nodes)
+        text = f"no rule's pattern has {article(op)}" + (", but for one that a P.Chain passes over" if passed else "")
+        before = table.producer[table.inputs[node][0]] if table.inputs[node] else 0
+        while before and table.op[before] not in known:
+            before = table.producer[table.inputs[before][0]] if table.inputs[before] else 0
+        return f"{text}; ask at {table.label(before)!r} before it" if before else text
 
     def everywhere(self) -> Iterator[Finding]:
         """One finding for each rule and node where it could begin."""
@@ -98,12 +112,14 @@ class Asking:
         return self.finding(rule, *best[1:], node)
 
     def finding(self, rule: Rule, leaf: Leaf, walked: Walked, node: int) -> Finding:
-        verdict, reason = "missed", ""
+        verdict, reason, nodes = "missed", "", tuple[str, ...]()
         if not walked.misses and not walked.left:
             reason = self.run.in_window(leaf, node) or ""
             verdict = "opset" if reason else "matches"
             if not reason:
-                verdict, reason = self.ask_callback(rule, leaf, walked)
+                match = self.match(leaf, walked)
+                nodes = tuple(one.name for one in match.matched)
+                verdict, reason = self.ask_callback(rule, match)
         return Finding(
             rule.name,
             self.table.label(node),
@@ -114,15 +130,18 @@ class Asking:
             walked.left,
             reason,
             str(rule.place),
+            nodes,
         )
 
-    def ask_callback(self, rule: Rule, leaf: Leaf, walked: Walked) -> tuple[str, str]:
-        """What the rule says where its pattern fits; nothing is changed."""
+    def match(self, leaf: Leaf, walked: Walked) -> Match:
         nodes, values = (
             tuple(self.captured(leaf, position, walked.at) for position in captures(leaf.lowered))
             for captures in (node_captures, value_captures)
         )
-        match = Match(self.run, leaf, nodes, values)
+        return Match(self.run, leaf, nodes, values)
+
+    def ask_callback(self, rule: Rule, match: Match) -> tuple[str, str]:
+        """What the rule says where its pattern fits; nothing is changed."""
         try:
             Driver(self.run, Report(), None).edit(rule, match).check()
         except Decline as decline:

@@ -29,7 +29,7 @@ def expected(question: Question, label: str) -> str:
     if kind == "literal":
         return f"the constant {argument.array().tolist()!r}"
     if kind == "marker":
-        return f"{label} {argument.sentence}"
+        return f"{label} to be {argument.sentence}"
     if kind == "no_more":
         return f"no more than {argument} inputs"
     if kind == "slot":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewriter.report.light import table_of_report
+from rewriter.report.plain import report_as_dict, report_schema
 from rewriter.report.statistics import Statistics
 from rewriter.report.text import what_was_done
 
@@ -67,3 +70,21 @@ class Report:
         for one in self.declined:
             found.setdefault(one.reason, []).append(one.node)
         return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain values, of the form that `schema()` says: the same for the same run
+        (but for the seconds of `statistics`). A note that is no plain value is asked for its `as_dict()`."""
+        return report_as_dict(self)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The same as JSON text; a number that is not finite is "Infinity", "-Infinity" or "NaN", a string."""
+        return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @staticmethod
+    def schema() -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12) that every `as_dict()` of this version obeys."""
+        return report_schema()
+
+    def _repr_html_(self) -> str:
+        """A table, as notebooks show it."""
+        return table_of_report(self)

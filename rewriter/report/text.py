@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rewriter.report.notes import is_plain
+
 if TYPE_CHECKING:
     from rewriter.report import Rewrite
 
@@ -21,8 +23,7 @@ def what_was_done(rewrite: Rewrite) -> str:
 
 
 def shown_note(key: str, value: Any) -> str:
-    plain = value is None or isinstance(value, (str, int, float, list, tuple, dict))
-    return f"{key}={shown(value)}" if plain else str(value)
+    return f"{key}={shown(value)}" if is_plain(value) else str(value)
 
 
 def shown(value: Any) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rewriter import Report
 from rules import quantization as qm
+from rules.qdq_unit import unit_figures
 from rules.qdq_unit.float_types import CODES
 
 CODED_BEFORE = 2.0**-22
@@ -270,6 +271,22 @@ class UnitReport:
             "measured_error": None if self.measured is None else self.measured.error,
             "measured_snr": None if self.measured is None else self.measured.snr,
         }
+
+    def figures(self) -> dict[str, float | None]:
+        """Those that a report shows in its table, by label and unit; None where there is none."""
+        return unit_figures.figures(self)
+
+    def error(self) -> float | None:
+        """By which a report sorts: the noise of the weight relative to it, root mean square."""
+        return unit_figures.error(self)
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes before and after."""
+        return self.bytes_before, self.bytes_after
+
+    def histograms(self) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """Of the weight and of its worst channel, each "before" and "after": counts [64] and edges [65]."""
+        return unit_figures.histograms(self)
 
     def __eq__(self, other: object) -> bool:
         """Whether every figure is the same."""

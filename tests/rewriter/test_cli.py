@@ -236,10 +236,10 @@ def test_errors_are_one_line_on_stderr(model: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_130(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run", interrupted)
+    monkeypatch.setattr("rewriter.commands.applying.run", interrupted)
     result = invoke("apply", model, "--rules", "weight_bias")
     assert result.exit_code == cli.INTERRUPTED
     assert result.stderr == "error: interrupted; nothing was written\n"

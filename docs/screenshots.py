@@ -1,0 +1,52 @@
+"""Makes the pictures of `docs/images/`: `python -m docs.screenshots` in the repository's root.
+
+Pages are made of the real models that the tests use, and skipped with a word where those are absent. A picture shows
+the head of a page; its colours are reduced to a palette, which takes a third of the bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx
+from PIL import Image
+
+import rewriter
+import rules
+from tests import browser
+from tests.real_models import SHARED
+
+IMAGES = Path(__file__).parent / "images"
+PAGES = {"report_yunet": ("yunet_n_320.real", 2480), "report_cct": ("deeploy_cct_op20", 2150)}
+WIDTH = 1240
+
+
+def main() -> int:
+    IMAGES.mkdir(exist_ok=True)
+    for name, (model, height) in PAGES.items():
+        file = SHARED / "actqdq" / f"{model}.onnx"
+        if not file.is_file():
+            print(f"{name}: there is no {file}", file=sys.stderr)
+            return 1
+        before = onnx.load(file)
+        page = rewriter.html_report(rewriter.run(before, rules.weight_bias), before, title=file.name)
+        shoot(page, IMAGES / f"{name}.png", height)
+    return 0
+
+
+def shoot(page: str, image: Path, height: int) -> None:
+    """A PNG of the head of a page."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "page.html"
+        file.write_text(page, "utf-8")
+        browser.screenshot(file, image, WIDTH, height)
+    with Image.open(image) as taken:
+        reduced = taken.convert("RGB").quantize(128)
+    reduced.save(image, optimize=True)
+    print(f"{image.name}: {image.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
