@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1000
 MOST_DOTS = 80
+MOST_HISTOGRAMS = 30  # matplotlib takes a tenth of a second for one; a picture takes a hundredth of that
 
 
 class MissingLibrary(RewriterError, ImportError):
@@ -43,7 +44,7 @@ class Page(str):
         return f'<iframe srcdoc="{html.escape(self)}" style="{style}"></iframe>'
 
 
-def html_report(result: Result[Any], before: Any = None, *, title: str | None = None, drawn: int = 30) -> Page:
+def html_report(result: Result[Any], before: Any = None, *, title: str | None = None, drawn: int = 100) -> Page:
     """What a run did and did not do, as one self-contained HTML page: the same for the same arguments.
 
     Args:
@@ -51,8 +52,8 @@ def html_report(result: Result[Any], before: Any = None, *, title: str | None = 
         before: the model that was passed to it, unchanged (onnx.ModelProto, onnx_ir.Model or path). Without it there
             are no pictures of the model before, and nothing that was counted in it.
         title: of the page [default: the name of the model].
-        drawn: how many rewrites are shown with pictures and histograms, those of the largest error first. Of what is
-            left out, here and in tables beyond 1000 rows, the page says how much there is.
+        drawn: how many rewrites are shown with pictures, those of the largest error first, and the first 30 of them
+            with histograms. Of what is left out, here and in tables beyond 1000 rows, the page says how much there is.
 
     Raises:
         MissingLibrary: the extra `report` is not installed.
@@ -84,7 +85,7 @@ def html_report(result: Result[Any], before: Any = None, *, title: str | None = 
         rewrite = report.rewrites[index]
         earlier, later, gone = around(rewrite, old, new)
         shown_in = [(word, one) for word, one in (("before", earlier), ("after", later)) if one is not None]
-        bars = notes.histograms(rewrite)
+        bars = notes.histograms(rewrite) if index in order[:MOST_HISTOGRAMS] else {}
         return {
             "number": index + 1,
             "rewrite": rewrite,
@@ -119,6 +120,9 @@ def html_report(result: Result[Any], before: Any = None, *, title: str | None = 
             dots_left_out=len(comparable) - len(dotted),
             dots_without=len(report.rewrites) - len(comparable),
             details=[details(index) for index in detailed],
+            histograms_left_out=sum(
+                map(notes.has_histograms, (report.rewrites[i] for i in detailed[MOST_HISTOGRAMS:]))
+            ),
         )
     )
 

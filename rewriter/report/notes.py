@@ -69,6 +69,11 @@ def sizes(rewrites: Iterable[Rewrite]) -> tuple[int, int] | None:
     return (sum(before for before, _ in told), sum(after for _, after in told)) if told else None
 
 
+def has_histograms(rewrite: Rewrite) -> bool:
+    """Whether a note has any to give, without asking for them."""
+    return any(isinstance(note, HasHistograms) for note in rewrite.notes.values())
+
+
 def histograms(rewrite: Rewrite) -> dict[str, Mapping[str, tuple[Sequence[Any], Sequence[Any]]]]:
     """Of all notes of a rewrite, by title."""
     told = (note.histograms() for note in rewrite.notes.values() if isinstance(note, HasHistograms))

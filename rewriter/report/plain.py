@@ -52,7 +52,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: a note by its `as_dict` or `figures`, an array as a list, anything else by its line."""
+    """A value as JSON can hold it: a note by its `as_dict` or `figures`, an array as a list, else by its line."""
     if isinstance(value, AsDict):
         value = value.as_dict()
     elif isinstance(value, HasFigures):

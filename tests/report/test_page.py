@@ -173,6 +173,7 @@ def links_lead_somewhere(read: Reader) -> None:
 def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MOST_ROWS", 7)
     monkeypatch.setattr(html, "MOST_DOTS", 5)
+    monkeypatch.setattr(html, "MOST_HISTOGRAMS", 2)
     model, result = ran([2 + k / 4 for k in range(30) if k != 4])
     read = Reader(html_report(result, model, drawn=3))
     links_lead_somewhere(read)
@@ -180,6 +181,8 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read.all("svg", **{"class": "picture"})) == 2 * 3
     assert "24 more, not drawn" in read.section("chart").text
     assert "22 more, not listed; the report as JSON has all." in read.section("rewrites").text
+    assert len(read.all("svg", **{"class": "rewrite"})) == 2 * 3 + 2
+    assert "1 of these have histograms that are not drawn" in read.section("details").text
     assert "26 more, not drawn" in read.section("details").text
     least = Reader(html_report(result, model, drawn=0))
     assert "29 rewrites, not drawn." in least.all("body")[0].text
