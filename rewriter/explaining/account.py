@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import html
+import os
+import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+
+def near(place: str) -> str:
+    """file:line as seen from the folder or the import path that the file lies in."""
+    folders = sorted({os.getcwd(), *map(os.path.abspath, filter(None, sys.path))}, key=len, reverse=True)
+    return next((place[len(one) + 1 :] for one in folders if place.startswith(one + os.sep)), place)
 
 
 @dataclass(frozen=True)
@@ -67,11 +75,11 @@ class Finding:
             "nothing": self.reason,
             "missed": f"{self.held} of {self.held + len(self.missed) + self.unasked} conditions hold",
         }[self.verdict]
-        lines = [f"{self.rule} ({self.place}), with {self.node!r} as {self.role}: {head}"]
+        lines = [f"{self.rule} ({near(self.place)}), with {self.node!r} as {self.role}: {head}"]
         for number, one in enumerate(self.missed):
             lines += [
                 f"  {'missed' if not number else 'and'}: {one.reason}",
-                f"    expected: {one.expected}  [{one.place}]",
+                f"    expected: {one.expected}  [{near(one.place)}]",
                 f"    found:    {one.seen}",
                 f"    to mend:  {one.remedy}",
             ]

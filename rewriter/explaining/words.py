@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rewriter.compiler.questions import Question, article, short
 from rewriter.engine import constants, types
 from rewriter.engine.table import Table
@@ -132,7 +134,12 @@ def value(table: Table, one: int) -> str:
 
 def elements(table: Table, one: int) -> str:
     try:
-        return repr(constants.array(table, one).tolist())
+        array = constants.array(table, one)
+        return (
+            repr(array.tolist())
+            if array.ndim == 0
+            else np.array2string(array, precision=6, separator=", ", max_line_width=1000)
+        )
     except ModelError:
         return "that cannot be computed"
 

@@ -153,3 +153,18 @@ def test_one_rule_in_full() -> None:
     assert whole.count("before:") > 10
     assert invoke("rules", "weight_bias/gem").exit_code == cli.USAGE
     assert invoke("rules", f"{SMALL}:relus").stdout.count("def ") == 2
+
+
+def test_a_page_beside_in_place(tmp_path: Path) -> None:
+    """The floats of before are still there when the file is not."""
+    pytest.importorskip("jinja2")
+    pages = []
+    for number, words in enumerate((["a.onnx", "o.onnx"], ["a.onnx", "--in-place"])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "a.onnx").write_bytes(EXAMPLE.read_bytes())
+        paths = [folder / word if word.endswith("onnx") else word for word in words]
+        result = invoke("apply", *paths, "--rules", "weight_bias", "--report", folder / "page.html", "-q")
+        assert result.exit_code == cli.CHANGED, result.stderr
+        pages.append((folder / "page.html").read_text(encoding="utf-8").replace("o.onnx", "a.onnx"))
+    assert pages[0] == pages[1]
