@@ -32,8 +32,8 @@ WIDTH = 1240
 TERMINALS = {
     "terminal_apply": (("apply", "examples/digits_qdq.onnx", "digits.int8.onnx", "--rules", "weight_bias"), 392),
     "terminal_explain": (
-        ("explain", "examples/digits_qdq.onnx", "--rules", "weight_bias", "--node", "conv1", "--most", "2"),
-        168,
+        ("explain", "digits.int8.onnx", "--rules", "weight_bias", "--node", "conv1", "--most", "2"),
+        260,
     ),
 }
 COLUMNS = 132
@@ -59,6 +59,8 @@ def terminal(words: tuple[str, ...]) -> str:
     console = Console(record=True, width=COLUMNS, force_terminal=True, highlight=False, file=io.StringIO())
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.ExitStack() as stack:
         Path("examples").symlink_to(Path(__file__).parents[1] / "examples")
+        if "explain" in words:
+            rewriter.apply("examples/digits_qdq.onnx", rules.weight_bias, "digits.int8.onnx")
         for module in (applying, looking):
             stack.enter_context(mock.patch.object(module, "make_console", return_value=console))
         CliRunner().invoke(cli.app, list(words))

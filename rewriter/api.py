@@ -110,10 +110,10 @@ def perform(
     *,
     limit: int | None = None,
     statistics: bool = False,
-    left_out: frozenset[tuple[str, str]] = frozenset(),
+    left_out: frozenset[tuple[str, tuple[int, ...]]] = frozenset(),
     progress: Progress | None = None,
 ) -> Report:
-    """Apply rules to a table that was read from a source; nothing is written. left_out: (rule, node) to leave alone."""
+    """Apply rules to a table that was read from a source; nothing is written. left_out: matches to leave alone."""
     report = Report(statistics=Statistics() if statistics else None)
     analyses: dict[Any, Any] = {}
     for stage in rules.stages():

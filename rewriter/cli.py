@@ -9,6 +9,8 @@ what comes next in a pipeline finds its file. Installed packages add commands of
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib.metadata import entry_points
 
 from rewriter.commands import applying, listing, looking
@@ -38,6 +40,9 @@ def add_commands() -> None:
 
 def main() -> None:
     """The entry point of the `rewriter` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # for names that the terminal's encoding does not have
     add_commands()
     app()
 

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import difflib
 import html
+import os
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+import onnx
+import onnx_ir as ir
 
 from rewriter import schemas
 from rewriter.api import Result, check_rules, perform
 from rewriter.engine.held import Held, dtype_of, shape_of
 from rewriter.engine.scope import Scope
 from rewriter.engine.table import Table
+from rewriter.errors import ModelError
 from rewriter.models.source import Source, open_source
 from rewriter.pause import collector_paused
 from rewriter.report import Declined, Report, Rewrite
 from rewriter.rule import RuleSet
 
-LeftOut = frozenset[tuple[str, str]]  # rule, node
+LeftOut = frozenset[tuple[str, tuple[int, ...]]]  # rule, and the nodes of a match by their numbers
 
 
 class Plan:
@@ -34,6 +39,8 @@ class Plan:
         self._rules = rules
         self._left_out = left_out
         self._source: Source | None = open_source(model)
+        self._stamp = stamp(model)
+        self._before: list[str] | None = None
         with collector_paused():
             self._table = self._source.read()
             self.report: Report = perform(self._source, self._table, rules, left_out=left_out)
@@ -60,18 +67,30 @@ class Plan:
 
         Raises ValueError for a rewrite that is not in this plan.
         """
-        chosen = [self.rewrites[one] if isinstance(one, int) else one for one in rewrites]
-        for one in chosen:
-            if one not in self.rewrites:
-                raise ValueError(f"the plan has no rewrite of {one.node!r} by {one.rule!r}")
-        return Plan(self._model, self._rules, self._left_out | {(one.rule, one.node) for one in chosen})
+        places = {id(one): number for number, one in enumerate(self.rewrites)}
+        chosen: set[tuple[str, tuple[int, ...]]] = set()
+        for one in rewrites:
+            number = one if isinstance(one, int) else places.get(id(one), -1)
+            if not 0 <= number < len(self.rewrites):
+                what = f"of {one.node!r} by {one.rule!r}" if isinstance(one, Rewrite) else f"number {one!r}"
+                raise ValueError(f"the plan has no rewrite {what}")
+            chosen.add(self.report.matches[number])
+        return Plan(self._model, self._rules, self._left_out | chosen)
 
     def diff(self, context: int = 1) -> str:
         """A unified diff of the graph as text, a line for each node and each initializer that comes or goes."""
-        before = list(lines_of(open_source(self._model).read(), self._table))
+        before = self._before or self._lines_before()
         after = list(lines_of(self._table, self._table))
         found = list(difflib.unified_diff(before, after, "before", "after", n=context, lineterm=""))
         return "\n".join(found)
+
+    def _lines_before(self) -> list[str]:
+        self._check_unchanged()
+        return list(lines_of(open_source(self._model).read(), self._table))
+
+    def _check_unchanged(self) -> None:
+        if stamp(self._model) != self._stamp:
+            raise ModelError("the model was changed since it was planned; make the plan again")
 
     def apply(self, output: str | PathLike[str] | None = None, *, in_place: bool = False) -> Result[Any]:
         """Make the rewrites of the plan; arguments and result as `rewriter.run`.
@@ -80,6 +99,9 @@ class Plan:
         """
         if in_place and output is not None:
             raise TypeError("in_place replaces the input, output writes beside it: give one of them")
+        self._check_unchanged()
+        if in_place:
+            self._before = self._lines_before()
         source, table, report = self._source, self._table, self.report
         if source is None:
             again = Plan(self._model, self._rules, self._left_out)
@@ -88,6 +110,7 @@ class Plan:
         self._source = None
         with collector_paused():
             written = source.write(table, None if output is None else Path(output), in_place)
+        self._stamp = stamp(self._model)
         return Result(written, report, table.is_changed)
 
     def __str__(self) -> str:
@@ -113,6 +136,16 @@ def plan(model: Any, rules: RuleSet) -> Plan:
     Raises as `rewriter.apply`.
     """
     return Plan(model, check_rules(rules))
+
+
+def stamp(model: Any) -> tuple[int, ...]:
+    """What tells, mostly, whether a model was changed: the size of a message, the time and size of a file."""
+    if isinstance(model, onnx.ModelProto):
+        return (model.ByteSize(),)
+    if isinstance(model, ir.Model):
+        return (len(model.graph), len(model.graph.initializers))
+    status = os.stat(model)
+    return status.st_mtime_ns, status.st_size
 
 
 # -- the graph as text -----------------------------------------------------------------------------

@@ -15,8 +15,10 @@ import inspect
 import sys
 import types
 import typing
+import zlib
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,10 +32,19 @@ class RuleNameError(RewriterError):
 
 
 def shipped() -> dict[str, RuleSet]:
-    """The rule sets of the package `rules`, by name."""
+    """The rule sets of the package `rules`, and those that installed packages add by the entry point group
+    `rewriter.rules`, by name."""
     module = importlib.import_module("rules")
     found = {name: getattr(module, name) for name in sorted(module.__all__)}
-    return {name: value for name, value in found.items() if isinstance(value, RuleSet)}
+    sets = {name: value for name, value in found.items() if isinstance(value, RuleSet)}
+    for entry in sorted(entry_points(group="rewriter.rules"), key=lambda e: e.name):
+        try:
+            added = entry.load()
+        except (Exception, SystemExit) as error:  # whatever somebody's package raises
+            raise RuleNameError(f"cannot load the rule set {entry.name!r} ({entry.value}): {brief(error)}") from error
+        if isinstance(added, RuleSet):
+            sets.setdefault(entry.name, added)
+    return sets
 
 
 def resolve(names: Sequence[str], settings: Sequence[str] = ()) -> RuleSet:
@@ -71,7 +82,13 @@ def advised(backend: str, settings: Sequence[str] = ()) -> RuleSet:
 def rule_set(name: str) -> RuleSet:
     """The rule set of a name."""
     place, colon, attribute = name.rpartition(":")
+    if colon and not (place and attribute):
+        raise RuleNameError(f"{name!r} names no rule set; it is written module:attribute or file.py:attribute")
     if not colon:
+        if name.endswith(".py"):
+            module = load_file(Path(name))
+            names = [n for n, value in vars(module).items() if isinstance(value, RuleSet)]
+            raise RuleNameError(f"which rule set of {name}? write {name}:NAME; {listed('', names, 'rule sets')}")
         known = shipped()
         if name not in known:
             raise RuleNameError(
@@ -104,11 +121,15 @@ def load_module(name: str) -> ModuleType:
 def load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise RuleNameError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)  # for what it imports from beside it
+    name = path.stem if path.stem not in sys.modules else f"{path.stem}_{zlib.crc32(str(path.resolve()).encode()):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look there
+    sys.modules[name] = module  # ONNX Script and dataclasses look there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -82,6 +82,7 @@ def legal(model: Any, backend: str) -> list[Verdict]:
 
 def load(path: str | PathLike[str]) -> onnx.ModelProto:
     """The model of a file with all its data. Raises ModelError."""
+    rewriter.read(path)  # for what it says of a file that is no model
     try:
         return onnx.load(path)
     except Exception as error:  # what the protobuf parser and onnx's reading of external data raise has no common base

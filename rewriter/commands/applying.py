@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ from rewriter.commands.console import (
     print_table,
     progress_shown,
 )
+from rewriter.models.files import Output
 from rewriter.planning import plan as plan_of
 from rewriter.report import Report
 from rewriter.report.html import html_report
@@ -69,11 +71,13 @@ def apply(
     """
     if in_place and output is not None:
         fail("--in-place replaces IN, OUT is written beside it: give one of them", USAGE)
+    if dry_run and (report is not None or statistics or in_place or output is not None):
+        fail("--dry-run writes and measures nothing: leave out OUT, --in-place, --report and --statistics", USAGE)
     chosen_rules = chosen(rules, backend, options, only, without)
     if dry_run:
         show_plan(model, chosen_rules, as_json, quiet)
-    if report is not None and not report.parent.is_dir():
-        fail(f"{report}: there is no folder {report.parent}", USAGE)
+    if report is not None:
+        check_page(report, model, output)
     before: Any = model.read_bytes() if report is not None and in_place and model.is_file() else None
     with errors_told(), progress_shown(quiet or as_json) as progress:
         result = run(
@@ -86,7 +90,8 @@ def apply(
         )
         if report is not None:
             page = html_report(result, before=model if before is None else _loaded(before))
-            report.write_text(page, encoding="utf-8")
+            with Output() as out:
+                out.file(report, lambda to: to.write(page.encode()))
     if as_json:
         print_json(
             {
@@ -99,6 +104,17 @@ def apply(
         print_report(console, result.report, chosen_rules)
         console.print(Text(closing(result.report, result.changed, str(model), str(result.model), in_place)))
     raise typer.Exit(CHANGED if result.changed else NOTHING)
+
+
+def check_page(page: Path, model: Path, output: Path | None) -> None:
+    """The page may be no file that is read or written otherwise, and there must be a place for it."""
+    others = (model, output or model.with_name(f"{model.stem}.rewritten.onnx"))
+    if any(os.path.realpath(page) == os.path.realpath(other) for other in others):
+        fail(f"{page}: the page would overwrite the model; choose another name", USAGE)
+    if page.is_dir() or not page.parent.is_dir():
+        fail(f"{page}: {'this is a folder' if page.is_dir() else f'there is no folder {page.parent}'}", USAGE)
+    if not os.access(page.parent, os.W_OK):
+        fail(f"{page}: the folder may not be written", USAGE)
 
 
 def _loaded(data: bytes) -> Any:

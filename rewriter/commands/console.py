@@ -88,16 +88,23 @@ def chosen(
     without: Sequence[str] | None = None,
 ) -> RuleSet:
     """The rule set that a command line names."""
-    if bool(rules) == bool(backend):
-        fail("name the rules: --rules weight_bias, or --backend NAME, not both", USAGE)
+    if not rules and not backend:
+        fail("name the rules: --rules weight_bias, or --backend NAME", USAGE)
+    if rules and backend:
+        fail("--backend NAME stands for rules of its own: leave out --rules, or say --set backend=NAME instead", USAGE)
     try:
         found = (
             rule_names.advised(backend, settings or []) if backend else rule_names.resolve(rules or [], settings or [])
         )
         found = found.only(*only) if only else found
-        return found.without(*without) if without else found
+        found = found.without(*without) if without else found
+    except KeyboardInterrupt:
+        fail("interrupted; nothing was written", INTERRUPTED)
     except (RewriterError, ValueError) as error:
         fail(str(error), USAGE)
+    if not found.rules():
+        fail("no rule is left", USAGE)
+    return found
 
 
 # -- output ----------------------------------------------------------------------------------------
@@ -110,7 +117,8 @@ def make_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    plain = "utf" not in (sys.stdout.encoding or "").lower()
+    print(json.dumps(value, indent=2, ensure_ascii=plain, allow_nan=False))
 
 
 def print_table(console: Console, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -26,6 +26,7 @@ from rewriter.commands.console import (
     print_table,
 )
 from rewriter.explaining import explain as explain_model
+from rewriter.origins import OLDEST_IR
 from rewriter.origins import provenance as origins_of
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file; it is left as it is.")]
@@ -95,6 +96,8 @@ def provenance(model: Model, as_json: Json = False) -> None:
         found = origins_of(str(model))
     if as_json:
         print_json({"schema": "qdq-rewriter/provenance", "version": 1, "nodes": [asdict(one) for one in found]})
+    elif not found:
+        print(f"no node says that a rule made it (there is a place for that from IR version {OLDEST_IR} on)")
     else:
         rows = ([one.node, one.op_type, one.rule, one.rules, ", ".join(one.sources)] for one in found)
         print_table(make_console(), ("node", "op", "rule", "rules", "from"), rows)

@@ -202,7 +202,7 @@ def sentence(question: Question, label: Callable[[int], str], table: Table, seen
         return f"{subject} is also a graph output"
     if kind == "marker":
         marker: Marker = argument
-        return f"{subject} is not {marker.sentence}"
+        return f"{subject} is {marker.contrary or f'not {marker.sentence}'}"
     if kind == "present":
         return f"{subject} is absent"
     if kind == "absent":
@@ -214,9 +214,11 @@ def sentence(question: Question, label: Callable[[int], str], table: Table, seen
     if kind == "same_attribute":
         return f"{subject} and {label(question.positions[1])} differ in {argument[0]!r} and {argument[1]!r}"
     if kind in ("same", "identical"):
-        return f"{subject} and {label(question.positions[1])} are not the same value"
+        pairs = zip(seen, question.positions, strict=False)
+        names = [repr(table.name[v]) if kind == "same" and v else label(p) for v, p in pairs]
+        return f"{names[0]} and {names[1]} are not the same value"
     if kind == "literal":
-        return f"{subject} is not the constant {argument.array().tolist()!r}"
+        return f"another value stands where the constant {argument.array().tolist()!r} is expected"
     if kind == "dim":
         return f"dimensions of {subject} and {label(question.positions[1])} do not agree"
     return f"{subject}: {kind} does not hold"

@@ -43,12 +43,12 @@ def run_stage(
     report: Report,
     analyses: dict[Any, Any],
     limit: int | None,
-    left_out: frozenset[tuple[str, str]] = frozenset(),
+    left_out: frozenset[tuple[str, tuple[int, ...]]] = frozenset(),
     progress: Progress | None = None,
 ) -> None:
     """Apply the rules of one stage to the table until nothing changes, or `limit` rewrites are done.
 
-    left_out: rule and node of matches that are declined unasked."""
+    left_out: matches that are declined unasked, by `identity`."""
     made: type[Driver] = Driver
     if report.statistics is not None:
         from rewriter.engine.counting import CountingDriver
@@ -63,7 +63,7 @@ class Driver:
         run: Run,
         report: Report,
         limit: int | None,
-        left_out: frozenset[tuple[str, str]] = frozenset(),
+        left_out: frozenset[tuple[str, tuple[int, ...]]] = frozenset(),
         progress: Progress | None = None,
     ) -> None:
         self.left_out = left_out
@@ -140,7 +140,7 @@ class Driver:
             self.declined[raw] = None
             return
         try:
-            if self.left_out and (rule.name, self.table.label(self.core(match))) in self.left_out:
+            if self.left_out and identity(rule, match) in self.left_out:
                 raise Decline("left out of the plan")
             edit = self.edit(rule, match)
             placement = edit.check()
@@ -194,6 +194,7 @@ class Driver:
         table.types_stated.clear()
         self.rewritten.add(self._core)
         self.rewritten.update(effect.changed)
+        self.report.matches.append(identity(rule, match))
         self.report.rewrites.append(
             Rewrite(
                 rule.name,
@@ -317,6 +318,11 @@ class Driver:
         everything = [(place, d) for place, d in said.values()]
         everything += [(table.place(core), d) for core, (_, d) in best.items()]
         self.report.declined.extend(d for _, d in sorted(everything, key=lambda item: item[0]))
+
+
+def identity(rule: Rule, match: Match) -> tuple[str, tuple[int, ...]]:
+    """What tells a match from others of a run, and is the same in every run on the same model."""
+    return rule.name, tuple(sorted(n for captured in match._nodes.values() for n in flat(captured)))
 
 
 def guarded(rule: Rule, match: Match, what: str, call: Callable[[Match], T]) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from rewriter.api import Reading, check_rules, read
@@ -47,20 +48,21 @@ def explain(model: Any, rules: RuleSet, node: str | None = None) -> Explanation:
         table, source = reading.table, reading.source
         if reading is model and len(stages) > 1:  # the stages before the last are run, and a reading is not to change
             table = source.read()
-        wanted = None if node is None else node_called(table, node)
+        wanted = [] if node is None else nodes_called(table, node)
         findings: list[Finding] = []
         hint = ""
         for number, stage in enumerate(stages):
             if number:
                 run_stage(table, stages[number - 1], source.model, Report(), {}, None)
             asking = Asking(table, stage, source.model)
-            if wanted is None:
-                findings += near_misses(asking)
-            elif table.op[wanted]:
-                findings += asking.at(wanted)
-                hint = "" if findings else asking.hint(wanted)
+            found = list(near_misses(asking)) if node is None else []
+            for one in (n for n in wanted if table.op[n]):
+                where = scope_of(table, one) if len(wanted) > 1 else ""
+                found += [replace(f, node=f"{f.node}{where}") for f in asking.at(one)]
+                hint = asking.hint(one)
+            findings += [replace(f, stage=number + 1) for f in found]
     order = sorted(range(len(findings)), key=lambda k: (findings[k].distance, k))
-    return Explanation(node, tuple(findings[k] for k in order), hint=hint)
+    return Explanation(node, tuple(findings[k] for k in order), hint="" if findings else hint)
 
 
 def near_misses(asking: Asking) -> Iterator[Finding]:
@@ -74,20 +76,38 @@ def near_misses(asking: Asking) -> Iterator[Finding]:
     for node, findings in at.items():
         if node in taken:
             continue
+        findings = [one for one in findings if not is_far(one)]
         least = min((one.distance[:2] for one in findings if one.verdict != "nothing"), default=(0, 0))
         if least[0] and least[1] <= NEAR:
             yield from (one for one in findings if one.distance[:2] == least)
 
 
-def node_called(table: Table, name: str) -> int:
-    """The node of this name, or else the one whose output has it. Raises RewriterError with the nearest names."""
+def is_far(finding: Finding) -> bool:
+    """Whether nothing of a pattern was found but the node itself."""
+    first = finding.missed[0] if finding.missed else None
+    return first is not None and first.question == "op" and not finding.found
+
+
+def scope_of(table: Table, node: int) -> str:
+    """Which graph a node lies in, where a name alone does not tell."""
+    scope = table.scope(node)
+    if scope.kind == "body":
+        return f" (in {scope.attribute} of {table.label(scope.owner)})"
+    return f" (in function {scope.name})" if scope.kind == "function" else ""
+
+
+def nodes_called(table: Table, name: str) -> list[int]:
+    """The nodes of this name (of several graphs), or else those whose output has it.
+
+    Raises RewriterError with the nearest names, TypeError for what is no name.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"node is the name of a node, not {type(name).__name__}")
     alive = [n for n in range(1, len(table.op)) if table.op[n]]
-    for node in alive:
-        if table.node_name(node) == name:
-            return node
-    for node in alive:
-        if any(table.name[v] == name for v in table.outputs[node] if v):
-            return node
+    found = [n for n in alive if table.node_name(n) == name]
+    found = found or [n for n in alive if any(table.name[v] == name for v in table.outputs[n] if v)]
+    if found:
+        return found
     close = difflib.get_close_matches(name, [table.label(n) for n in alive], 3, 0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the model has {len(alive)} nodes"
     raise RewriterError(f"the model has no node {name!r}; {hint}")

@@ -38,9 +38,10 @@ class Finding:
     verdict: "matches" (it would be rewritten), "declined" (its pattern fits, its callback says no), "nothing" (it
         does so without a reason), "opset" (the rule is made for others), or "missed".
     role: which part of the pattern the node was taken for.
-    missed: what does not hold, in the order of the search. held: how many conditions hold. unasked: how many were not
-        asked any more, as the place is too far.
+    missed: what does not hold, in the order of the search. held: how many conditions hold; found: how many of those
+        found another node of the pattern; unasked: how many were not asked any more, as the place is too far.
     reason: of a decline, or of the opset. place: file:line of the rule. nodes: of a pattern that fits, all of them.
+    stage: of the rule set (`a >> b` has two); later ones are asked about the model that the earlier ones leave.
     """
 
     rule: str
@@ -49,10 +50,12 @@ class Finding:
     verdict: str
     missed: tuple[MissedQuestion, ...] = ()
     held: int = 0
+    found: int = 0
     unasked: int = 0
     reason: str = ""
     place: str = ""
     nodes: tuple[str, ...] = ()
+    stage: int = 1
 
     @property
     def distance(self) -> tuple[int, int, int]:
@@ -65,17 +68,18 @@ class Finding:
         """In one sentence."""
         if self.verdict == "matches":
             return "it matches"
-        return self.reason or (self.missed[0].reason if self.missed else "")
+        return " ".join(self.reason.split()) or (self.missed[0].reason if self.missed else "")
 
     def lines(self) -> list[str]:
         head = {
             "matches": "matches, and would be rewritten",
-            "declined": f"fits, but is declined: {self.reason}",
+            "declined": f"fits, but is declined: {self.why}",
             "opset": self.reason,
             "nothing": self.reason,
             "missed": f"{self.held} of {self.held + len(self.missed) + self.unasked} conditions hold",
         }[self.verdict]
-        lines = [f"{self.rule} ({near(self.place)}), with {self.node!r} as {self.role}: {head}"]
+        stage = f" in stage {self.stage}" if self.stage > 1 else ""
+        lines = [f"{self.rule} ({near(self.place)}){stage}, with {self.node!r} as {self.role}: {head}"]
         for number, one in enumerate(self.missed):
             lines += [
                 f"  {'missed' if not number else 'and'}: {one.reason}",
@@ -128,10 +132,14 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.findings:
-            return self.hint if self.node else "every place that a pattern nearly fits is one that it fits"
+            return self.hint if self.node else "no near misses: no rule misses a place by only one or two conditions"
         rest = [f"({self.more} more)"] if self.more else []
         if self.node is not None:
-            return "\n".join([*(line for one in self.findings for line in one.lines()), *rest])
+            fitting = [one for one in self.findings if one.verdict == "matches"]
+            if fitting:  # then it does not matter how near others come
+                others = len(self.findings) - len(fitting) + self.more
+                rest = [f"({others} other rules do not fit there)"] if others else []
+            return "\n".join([*(line for one in fitting or self.findings for line in one.lines()), *rest])
         lines = []
         for (rule, why), found in self.by_reason().items():
             first = found[0]

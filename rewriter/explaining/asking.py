@@ -57,14 +57,24 @@ class Asking:
         table = self.table
         op = short(table.op[node])
         known = {
-            t for r in self.rules for v, _ in r.definition.variants for n in v.nodes if not n.chain for t in n.types
+            t
+            for r in self.rules
+            for v, _ in r.definition.variants
+            for n in v.nodes
+            if not n.chain and id(n) not in v.lanes
+            for t in n.types
         }
         passed = any(table.op[node] in n.types for r in self.rules for v, _ in r.definition.variants for n in v.nodes)
-        text = f"no rule's pattern has {article(op)}" + (", but for one that a P.Chain passes over" if passed else "")
+        text = f"no rule's pattern has {article(op)}" + (
+            ", but for one that a P.Chain passes over or a Many repeats" if passed else ""
+        )
         before = table.producer[table.inputs[node][0]] if table.inputs[node] else 0
         while before and table.op[before] not in known:
             before = table.producer[table.inputs[before][0]] if table.inputs[before] else 0
-        return f"{text}; ask at {table.label(before)!r} before it" if before else text
+        if before:
+            return f"{text}; ask at {table.label(before)!r} before it"
+        after = next((u for v in table.outputs[node] if v for u in table.uses[v] if table.op[u] in known), 0)
+        return f"{text}; ask at {table.label(after)!r} behind it" if after else text
 
     def everywhere(self) -> Iterator[Finding]:
         """One finding for each rule and node where it could begin."""
@@ -127,6 +137,7 @@ class Asking:
             verdict,
             tuple(self.in_words(leaf, miss) for miss in walked.misses),
             walked.held,
+            walked.nodes,
             walked.left,
             reason,
             str(rule.place),
@@ -173,8 +184,8 @@ class Asking:
         return MissedQuestion(
             question.kind,
             reason_of(question, label, table, seen),
-            words.expected(question, name),
-            words.seen(question, table, seen),
+            words.expected(question, name, miss.passed),
+            words.seen(question, table, seen, miss.value),
             words.remedy(question, table, seen, name),
             self.place(leaf, question),
         )

@@ -34,6 +34,8 @@ class Miss:
     question: Question
     seen: tuple[int, ...]
     lane: Lane | None = None
+    value: int = 0  # that no node produces, where one is expected
+    passed: tuple[str, ...] = ()  # ops of a chain that ends there
 
     @property
     def rank(self) -> int:
@@ -110,9 +112,11 @@ class Prober:
                     found.held += 1
                     found.nodes += step.kind == "op"
                     continue
-                found.misses.append(Miss(step, tuple(v for v in seen if isinstance(v, int)), inside))
+                found.misses.append(self.miss(step, tuple(v for v in seen if isinstance(v, int)), found.at, inside))
                 if step.kind in BREAKS:
                     broken |= {positions[0]}
+                if step.kind == "uses" and isinstance(seen[0], int) and not self.table.uses[seen[0]]:
+                    broken |= {self.space.position("user", positions[0], None, "n")}
             elif isinstance(step, Lanes):
                 broken = self.lanes(step, found, broken, lanes)
             if len(found.misses) >= limit:
@@ -172,6 +176,24 @@ class Prober:
         if loop.kind == "operand":
             return tuple(self.space.position("operand", loop.position, k, "v") for k in (0, 1))
         return (self.space.position(loop.kind, loop.position, loop.argument, "n"),)
+
+    def miss(self, question: Question, seen: tuple[int, ...], at: dict[int, object], inside: Lane | None) -> Miss:
+        """A miss; of a node behind a chain, what cut the chain short if that is the reason."""
+        place = self.space.positions[question.positions[0]]
+        if question.kind != "op" or place.kind != "producer":
+            return Miss(question, seen, inside)
+        value = at[place.parent]
+        assert isinstance(value, int)
+        behind = self.space.positions[place.parent]
+        if behind.kind != "chain_end" or self.space.positions[behind.parent].kind != "chain_up":
+            return Miss(question, seen, inside, value if not seen[0] else 0)
+        ops = self.space.positions[behind.parent].argument
+        if self.table.op[seen[0]] in ops:
+            if self.table.output_count[value]:
+                return Miss(Question("inner", (place.parent,)), (value,), inside)
+            if len(self.table.uses[value]) != 1:
+                return Miss(Question("uses", (place.parent,), 1), (value,), inside)
+        return Miss(question, seen, inside, value if not seen[0] else 0, tuple(ops))
 
     def answer(self, question: Question, seen: Sequence[object]) -> bool:
         """Whether it holds; a constant that cannot be computed holds for nothing."""

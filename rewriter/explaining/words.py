@@ -6,6 +6,7 @@ needs who is to mend it: names and types of what was seen, and what to change, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from rewriter.errors import ModelError
 WHOLE = 8  # elements of a constant that are shown
 
 
-def expected(question: Question, label: str) -> str:
-    """What the pattern asks for."""
+def expected(question: Question, label: str, passed: Sequence[str] = ()) -> str:
+    """What the pattern asks for. passed: ops of a chain before it."""
     kind, argument = question.kind, question.argument
     if kind == "op":
-        return " or ".join(dict.fromkeys(article(short(op)) for op in argument))
+        wanted = " or ".join(dict.fromkeys(article(short(op)) for op in argument))
+        return f"{wanted}, before any {', '.join(map(short, passed))}" if passed else wanted
     if kind == "uses":
         return f"{argument} consumer{'' if argument == 1 else 's'} of {label}"
     if kind == "attribute":
@@ -50,10 +52,12 @@ def expected(question: Question, label: str) -> str:
     return fixed.get(kind, kind)
 
 
-def seen(question: Question, table: Table, at: tuple[int, ...]) -> str:
-    """What stands there."""
+def seen(question: Question, table: Table, at: tuple[int, ...], instead: int = 0) -> str:
+    """What stands there. instead: the value that no node produces."""
     kind, argument = question.kind, question.argument
     one = at[0] if at else 0
+    if kind == "op" and not one and instead:
+        return value(table, instead)
     if kind in ("op", "no_more", "attribute", "same_attribute", "slot", "distinct", "lanes"):
         if not one:
             return "no node: a graph input, an initializer, or nothing"
@@ -79,18 +83,20 @@ def remedy(question: Question, table: Table, at: tuple[int, ...], label: str) ->
     want = expected(question, label)
     if kind == "op":
         have = short(table.op[at[0]]) if at and at[0] else ""
-        allow = (
-            f"let the pattern allow {article(have)} (P.AnyOf for another form, P.Chain for what it may pass over)"
-            if have
-            else "let the pattern begin behind it"
+        if not have:
+            return f"put {want} there, or let the pattern take a parameter instead"
+        return (
+            f"put {want} there, or let the pattern allow {article(have)} "
+            "(P.AnyOf for another form, P.Chain for what it may pass over)"
         )
-        return f"put {want} there, or {allow}"
     if kind == "attribute":
         return f"set {want} on the node, or leave the attribute out of the pattern"
     if kind == "literal":
         return f"store {want} there, or let the pattern take a parameter instead"
     if kind == "marker":
         return f"see that it is {argument.sentence}, or take {type(argument).__name__} off the parameter"
+    if kind == "uses" and at and not table.uses[at[0]]:
+        return "let something read it, as the pattern does"
     if kind == "uses":
         return "give the other consumers a value of their own: the rewrite changes this one, or the pattern asks for it"
     fixed = {

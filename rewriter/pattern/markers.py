@@ -61,6 +61,11 @@ class Marker:
         """What was expected, as the end of "NAME is not ...": for instance "a constant"."""
         raise NotImplementedError
 
+    @property
+    def contrary(self) -> str | None:
+        """What a value is of which it does not hold, as the end of "NAME is ...", where that says it better."""
+        return None
+
 
 @dataclass(frozen=True)
 class Maybe(Marker):
@@ -99,6 +104,10 @@ class NotConst(Marker):
     @property
     def sentence(self) -> str:
         return "a run-time value"
+
+    @property
+    def contrary(self) -> str:
+        return "a constant"
 
 
 @dataclass(frozen=True)
@@ -220,6 +229,10 @@ class NotFrom(Marker):
     @property
     def sentence(self) -> str:
         return "produced by anything but " + " or ".join(self.ops)
+
+    @property
+    def contrary(self) -> str:
+        return "produced by " + " or ".join(self.ops)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Report:
     skipped: dict[str, str] = field(default_factory=dict)  # rules that this model's opset rules out, and why
     stop_reason: str = ""
     sweeps: int = 0
+    matches: list[tuple[str, tuple[int, ...]]] = field(default_factory=list, repr=False)  # of each rewrite: see `Plan`
     statistics: Statistics | None = None  # where asked for
 
     @property

@@ -49,6 +49,8 @@ def compare(
 
     Exit status: 0 compared; 4 an output is below --min-snr; 1 an error; 2 a wrong command line.
     """
+    if min_snr is not None and math.isnan(min_snr):
+        fail("--min-snr wants a number of dB", USAGE)
     if shapes and inputs:
         fail("--shape is for random inputs, --inputs brings its own", USAGE)
     sizes = dict(map(shape, shapes or []))
@@ -101,7 +103,8 @@ def show(found: Comparison, every: bool) -> None:
         print(f"{name}: an output of {model} only")
     for note in found.notes:
         print(note)
-    print(f"{found.samples} {'random' if found.seed is not None else 'given'} samples. {found.where}")
+    kind = "random" if found.seed is not None else "given"
+    print(f"{found.samples} {kind} sample{'' if found.samples == 1 else 's'}. {found.where}")
 
 
 def row(layer: Layer, marked: bool) -> list[str]:

@@ -145,6 +145,8 @@ def read(path: str | PathLike[str]) -> dict[str, np.ndarray]:
             return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{fspath(path)}: no .npz file of arrays: {error}") from error
+    except FileNotFoundError:
+        raise ValueError(f"{fspath(path)}: there is no such file") from None
 
 
 def feeds_by_sample(inputs: Mapping[str, Input], arrays: Mapping[str, np.ndarray]) -> list[Feeds]:
@@ -187,6 +189,8 @@ def fitting(inputs: Mapping[str, Input], feeds: Mapping[str, np.ndarray]) -> Fee
             raise ValueError(f"the array {array.dtype.name} {list(array.shape)} does not fit the input {one}")
         integers = array.dtype.kind in "iu" and one.dtype.kind in "iu"
         cast = array.astype(one.dtype) if integers or np.can_cast(array.dtype, one.dtype, "same_kind") else None
+        if cast is not None and cast.dtype.kind == "f" and not np.isfinite(cast.astype(np.float64)).all():
+            raise ValueError(f"the array for the input {one} has values that are not finite")
         if cast is None or (integers and not np.array_equal(cast, array)):
             raise ValueError(f"an array of {array.dtype.name} cannot be fed to the input {one}")
         found[name] = cast

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
+import rewriter
 from rewriter import ModelError
 from rules.comparison.figures import Tally
 from rules.comparison.graph import Graph, Quantizer, read_by
@@ -43,6 +45,9 @@ def compare(
     Raises ModelError for a model that cannot be read or run, ValueError for models whose inputs differ or that have no
     output in common, and for inputs that do not fit, ModuleNotFoundError without onnxruntime.
     """
+    for model in (a, b):
+        if isinstance(model, (str, PathLike)):
+            rewriter.read(model)  # for what it says of a file that is no model
     one, other = Runnable(a), Runnable(b)
     sides = Graph(one.proto, one.folder), Graph(other.proto, other.folder)
     required = inputs_of(sides[0])
@@ -53,6 +58,8 @@ def compare(
         feeds: list[Feeds] = list(random_feeds(required, sides, shapes or {}, samples, seed))
     else:
         feeds = given_feeds(required, inputs)
+    if not feeds:
+        raise ValueError("there is no sample among the inputs")
     notes: list[str] = []
     outputs, unmatched = compare_outputs(one, other, sides, feeds, notes)
     found = compare_layers(one, other, sides, feeds, notes)

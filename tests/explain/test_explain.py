@@ -14,7 +14,7 @@ from onnxscript import script
 import rewriter
 import rules
 from rewriter import Decline, Match, NoMatch, RewriterError, rule
-from rewriter.pattern import Tensor
+from rewriter.pattern import P, Tensor
 from tests.qdq_models import build
 from tests.qdq_unit import Unit
 from tests.rewriter.small_models import parse
@@ -80,7 +80,8 @@ def test_a_node_that_patterns_pass_over() -> None:
     found = rewriter.explain(EXAMPLE, rules.weight_bias, "relu0")
     assert not found.findings
     assert (
-        str(found) == "no rule's pattern has a Relu, but for one that a P.Chain passes over; ask at 'conv0' before it"
+        str(found) == "no rule's pattern has a Relu, but for one that a P.Chain passes over or a Many repeats; "
+        "ask at 'conv0' before it"
     )
 
 
@@ -116,3 +117,68 @@ def test_as_data() -> None:
     assert one["verdict"] == "missed"
     assert one["missed"][0]["question"] in ("op", "inner")
     assert all(set(miss) == {"question", "reason", "expected", "seen", "remedy", "place"} for miss in one["missed"])
+
+
+@script(default_opset=op)
+def behind_a_chain(x: Tensor) -> Tensor:
+    return op.Exp(P.Chain(op.Transpose(x), ops=["Relu", "Neg"]))
+
+
+@pytest.mark.parametrize("node", ["t", "e"])
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("[t] a = Transpose(x) [r] b = Relu(a) [n] c = Neg(b) [e] y = Exp(c) [o] z = Abs(b)", "uses"),
+        ("[t] a = Transpose(x) [r] z = Relu(a) [n] c = Neg(z) [e] y = Exp(c)", "inner"),
+    ],
+)
+def test_what_cuts_a_chain_is_named_from_both_ends(body: str, kind: str, node: str) -> None:
+    model = parse(
+        f'<ir_version: 8, opset_import: ["" : 18]> g (float[2,3] x) => (float[3,2] y, float[3,2] z) {{{body}}}'
+    )
+    rule_set = rewriter.rewrite(behind_a_chain, tanh)
+    (found,) = rewriter.explain(model, rule_set, node).findings
+    assert found.missed[0].question == kind, found
+    assert "Relu" in found.missed[0].reason
+
+
+def test_the_ops_that_a_chain_passes_over_are_told() -> None:
+    body = "[t] a = Transpose(x) [s] b = Sin(a) [e] y = Exp(b)"
+    model = parse(f'<ir_version: 8, opset_import: ["" : 18]> g (float[2,3] x) => (float[3,2] y) {{{body}}}')
+    (found,) = rewriter.explain(model, rewriter.rewrite(behind_a_chain, tanh), "e").findings
+    assert found.missed[0].expected == "a Transpose, before any Relu, Neg"
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <
+            then_branch = then () => (float[2] t) { [n] t0 = Relu(x) [n2] t = Neg(t0) },
+            else_branch = other () => (float[2] e) { [n] e0 = Relu(x) [n3] e = Relu(e0) }
+        >
+    }"""
+
+
+def test_a_name_in_two_graphs_is_asked_about_in_both() -> None:
+    found = rewriter.explain(parse(BRANCHES), everything.only("relus"), "n")
+    assert [(one.node.partition(" of ")[0], one.verdict) for one in found.findings] == [
+        ("n (in else_branch", "matches"),
+        ("n (in then_branch", "missed"),
+    ]
+
+
+def test_later_stages_say_so() -> None:
+    found = rewriter.explain(parse(CHAIN), everything.only("relus") >> rewriter.rewrite(tanh, relu), "third")
+    assert [(one.rule, one.stage) for one in found.findings] == [("relu", 2)]
+    assert "in stage 2" in str(found)
+
+
+def test_words() -> None:
+    """Nothing is said twice over, or says the contrary of what is so."""
+    done = rewriter.apply(onnx.load(EXAMPLE), rules.weight_bias)
+    text = str(rewriter.explain(done, rules.weight_bias, "conv0"))
+    assert "w is produced by DequantizeLinear" in text
+    assert "not produced by anything but" not in text
+    with pytest.raises(TypeError, match="the name of a node"):
+        rewriter.explain(done, rules.weight_bias, done.graph.node[0])
+    fits = str(rewriter.explain(EXAMPLE, rules.weight_bias, "conv0"))
+    assert fits.splitlines()[1] == "(3 other rules do not fit there)"

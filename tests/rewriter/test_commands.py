@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_explain() -> None:
     result = invoke("explain", EXAMPLE, "--rules", "weight_bias", "--node", "conv1", "--most", "2")
     assert result.exit_code == 0
     assert result.stdout.startswith("conv (")
-    assert result.stdout.rstrip().endswith(" more)")
+    assert result.stdout.rstrip().endswith("other rules do not fit there)")
     assert (
         data_of("explain", EXAMPLE, "--rules", "weight_bias", "--node", "conv1")["schema"] == "qdq-rewriter/explanation"
     )
@@ -168,3 +169,65 @@ def test_a_page_beside_in_place(tmp_path: Path) -> None:
         assert result.exit_code == cli.CHANGED, result.stderr
         pages.append((folder / "page.html").read_text(encoding="utf-8").replace("o.onnx", "a.onnx"))
     assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("page", ["digits.onnx", "out.onnx", "folder", "no/page.html"])
+def test_a_page_never_takes_the_place_of_a_model(page: str, tmp_path: Path) -> None:
+    source = tmp_path / "digits.onnx"
+    source.write_bytes(EXAMPLE.read_bytes())
+    (tmp_path / "folder").mkdir()
+    result = invoke("apply", source, tmp_path / "out.onnx", "--rules", "weight_bias", "--report", tmp_path / page)
+    assert (result.exit_code, result.stderr.count("\n")) == (cli.USAGE, 1)
+    assert source.read_bytes() == EXAMPLE.read_bytes()
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--rules", f"{SMALL}:relus", "--dry-run", "--statistics"), "--dry-run writes and measures nothing"),
+        (("--rules", f"{SMALL}:relus", "--without", "*"), "no rule is left"),
+        (("--rules", f"{SMALL}:relus", "--backend", "qnn"), "leave out --rules"),
+        (("--rules", ":x"), "module:attribute"),
+    ],
+)
+def test_wrong_words(words: tuple[str, ...], told: str, chain: Path) -> None:
+    result = invoke("apply", chain, *words)
+    assert (result.exit_code, result.stdout) == (cli.USAGE, "")
+    assert told in result.stderr
+    assert [p.name for p in chain.parent.iterdir()] == [chain.name]
+
+
+RULES_FILE = """\
+from onnxscript import opset18 as op, script
+import rewriter
+from beside import Tensor
+
+@script(default_opset=op)
+def before(x: Tensor) -> Tensor:
+    return op.Relu(x)
+
+@script(default_opset=op)
+def after(x: Tensor) -> Tensor:
+    return op.Tanh(x)
+
+tanhs = rewriter.rewrite(before, after)
+"""
+
+
+def test_a_file_may_be_called_as_a_module_is_and_import_what_lies_beside(tmp_path: Path, chain: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES_FILE)
+    (tmp_path / "beside.py").write_text("from rewriter.pattern import Tensor\n")
+    data = data_of("plan", chain, "--rules", f"{tmp_path / 'rules.py'}:tanhs")
+    assert [r["rule"] for r in data["report"]["rewrites"]] == ["after", "after"]
+    forgotten = invoke("plan", chain, "--rules", tmp_path / "rules.py")
+    assert forgotten.exit_code == cli.USAGE
+    assert "rules.py:NAME" in forgotten.stderr
+    assert "tanhs" in forgotten.stderr
+
+
+def test_rule_sets_of_installed_packages(monkeypatch: pytest.MonkeyPatch, chain: Path) -> None:
+    entry = EntryPoint("my_relus", f"{SMALL}:relus", "rewriter.rules")
+    monkeypatch.setattr("rewriter.rule_names.entry_points", lambda group: [entry] if group == "rewriter.rules" else [])
+    assert [r["rule"] for r in data_of("plan", chain, "--rules", "my_relus")["report"]["rewrites"]] == ["relus"]
+    assert "my_relus" in invoke("rules").stdout

@@ -126,3 +126,35 @@ def test_older_models_have_no_place_for_it() -> None:
     written = rewriter.apply(proto, rules.weight_bias)
     assert not any(node.metadata_props for node in written.graph.node)
     assert rewriter.provenance(written) == []
+
+
+def test_one_of_several_with_one_name() -> None:
+    """Nodes of one name, in one graph or in two, and a rule that fits four times in a row."""
+    twins = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[2] x, float[2] w) => (float[2] y, float[2] z)
+        { [n] a = Relu(x) [n] y = Relu(a) [n] b = Relu(w) [n] z = Relu(b) }"""
+    made = rewriter.plan(parse(twins), everything.only("relus"))
+    assert len(made.rewrites) == 2
+    assert len(made.without(0).rewrites) == len(made.without(made.rewrites[1]).rewrites) == 1
+    nested = rewriter.plan(parse(NESTED), everything.only("relus"))
+    for number in range(len(nested.rewrites)):
+        assert len(nested.without(number).rewrites) == len(nested.rewrites) - 1
+
+
+def test_a_model_that_was_changed_since(tmp_path: Path) -> None:
+    model = parse(CHAIN)
+    made = rewriter.plan(model, everything)
+    del model.graph.node[0]
+    with pytest.raises(rewriter.ModelError, match="changed since"):
+        made.apply()
+    path = as_file(parse(CHAIN), tmp_path)
+    made = rewriter.plan(path, everything)
+    before = made.diff()
+    made.apply(in_place=True)
+    assert made.diff() == before
+
+
+@pytest.mark.parametrize("wrong", [99, -1, "conv0", None])
+def test_what_is_no_rewrite_of_the_plan(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="has no rewrite"):
+        rewriter.plan(parse(CHAIN), everything).without(wrong)

@@ -547,7 +547,7 @@ def test_the_command_line(files: dict[str, str]) -> None:
     shown = command(a, b, "--all").stdout
     assert all(re.search(rf"^ +{name} ", shown, re.MULTILINE) for name in ("x_dq", "g0", "h1_dq"))
     given = command(a, b, "--inputs", files["x"])
-    assert "1 given samples" in given.stdout
+    assert "1 given sample" in given.stdout
 
 
 def test_the_json_is_that_of_the_python_call(files: dict[str, str]) -> None:

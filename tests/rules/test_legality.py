@@ -4,6 +4,8 @@ That the verdicts for `onnxruntime` are right is asked of sessions in `test_unit
 could not be run, `test_backends.py` judges the form of what is completed for them.
 """
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -59,7 +61,9 @@ def test_the_command_line() -> None:
     result = runner.invoke(cli.app, ["legal", EXAMPLE, "--backend", "tensorrt"])
     assert result.exit_code == 3
     assert "0 of 6 units" in result.stdout
-    for arguments in (["legal", "no.onnx"], ["legal", EXAMPLE, "--backend", "npu"]):
+    data = json.loads(runner.invoke(cli.app, ["legal", EXAMPLE, "--backend", "tensorrt", "--json"]).stdout)
+    assert [unit["node"] for unit in data["units"]] == [one.node for one in rules.legal(EXAMPLE, "tensorrt")]
+    for arguments, status in ((["legal", "no.onnx"], 1), (["legal", EXAMPLE, "--backend", "npu"], 2)):
         result = runner.invoke(cli.app, arguments)
-        assert result.exit_code == 1
+        assert result.exit_code == status
         assert len(result.stderr.splitlines()) == 1
