@@ -5,6 +5,7 @@ Everything mutable of a run lives here and nothing on the rules, so that one rul
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ from rewriter.engine.match import Match
 from rewriter.engine.reach import Reach
 from rewriter.engine.table import Table
 from rewriter.rule import Rule
+
+STRETCH = 4096  # nodes
 
 T = TypeVar("T")
 Raw = tuple[int, tuple[Any, ...], tuple[Any, ...]]  # leaf, captured nodes, captured values
@@ -56,10 +59,12 @@ class Run:
 
     def sweep(self) -> list[Raw]:
         """Every match in the model."""
-        for op, match in self._entries.items():
-            nodes = self.table.by_op.get(op)
-            if nodes:
-                match(nodes)
+        held = [(match, self.table.by_op[op]) for op, match in self._entries.items() if self.table.by_op.get(op)]
+        for start in range(0, len(self.table.op), STRETCH):  # by stretches of the model, which stay in the cache
+            for match, nodes in held:
+                first, last = bisect_left(nodes, start), bisect_left(nodes, start + STRETCH)
+                if first < last:
+                    match(nodes[first:last])
         return self._drain()
 
     def sweep_with_failures(self) -> tuple[list[Raw], list[Failure]]:

@@ -5,7 +5,8 @@ whoever asks for a tensor, but every reference is checked at once, as a model wi
 to anybody. What is written appears whole or not at all: it goes to a temporary file in the target's folder,
 which then takes the target's name. A model that no rule changed is copied byte for byte. In the same folder
 the result refers to the input's data file; elsewhere it takes along what it still refers to, tensor by
-tensor, so that neither file is ever in memory whole.
+tensor, so that neither file is ever in memory whole. Where the input has external data, large arrays that
+rules made go into a data file too, and are in memory once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from rewriter.engine.table import Table
@@ -126,16 +128,32 @@ class FileSource:
         from rewriter.models.sink import write_proto
 
         new = {table.name[value] for value in table.new_initializers}
-        model = write_proto(table, self.model, in_place=True)
-        moving = [] if same_folder(target, self.path) else list(external_tensors(model))
+        apart: list[tuple[TensorProto, np.ndarray]] | None = [] if self.data_files() else None
+        model = write_proto(table, self.model, in_place=True, apart=apart)
+        kept = [tensor for tensor in external_tensors(model) if location(tensor)]  # not those of `apart`
+        moving = [] if same_folder(target, self.path) else kept
         if self.rest + payload(model) + SLACK + 256 * len(table.added) > LIMIT:
             moving += [t for t in inline_tensors(model) if t.name in new and t.HasField("raw_data")]
         with Output() as out:
-            if moving:
-                data = target.with_name(target.name + ".data")
-                self.check_not_input(data)
-                out.file(data, lambda to: move_tensors(moving, self.path.parent, to, data.name))
+            if moving or apart:
+                data = self.data_beside(target)
+
+                def write(to: BinaryIO) -> None:
+                    move_tensors(moving, self.path.parent, to, data.name)
+                    for tensor, array in apart or ():
+                        write_array(tensor, array, to, data.name)
+
+                out.file(data, write)
             out.file(target, lambda to: to.write(model.SerializeToString()))
+
+    def data_beside(self, target: Path) -> Path:
+        """A data file for the target that is none of the input's."""
+        data = target.with_name(f"{target.name}.data")
+        number = 0
+        while any(data.exists() and file.exists() and data.samefile(file) for file in self.data_files()):
+            number += 1
+            data = target.with_name(f"{target.name}.{number}.data")
+        return data
 
 
 class Output:
@@ -193,9 +211,21 @@ def move_tensors(tensors: list[TensorProto], base: Path, to: BinaryIO, name: str
             to.write(proto.raw_data)
             proto.ClearField("raw_data")
             proto.data_location = TensorProto.EXTERNAL
-        del proto.external_data[:]
-        for entry, value in (("location", name), ("offset", str(offset)), ("length", str(length))):
-            proto.external_data.add(key=entry, value=value)
+        refer(proto, name, offset, length)
+
+
+def write_array(proto: TensorProto, array: np.ndarray, to: BinaryIO, name: str) -> None:
+    """Write a large array to a data file, and let its message refer to it; it is in memory once."""
+    offset = align(to, array.nbytes)
+    to.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    proto.data_location = TensorProto.EXTERNAL
+    refer(proto, name, offset, array.nbytes)
+
+
+def refer(proto: TensorProto, name: str, offset: int, length: int) -> None:
+    del proto.external_data[:]
+    for entry, value in (("location", name), ("offset", str(offset)), ("length", str(length))):
+        proto.external_data.add(key=entry, value=value)
 
 
 def align(to: BinaryIO, length: int) -> int:

@@ -18,16 +18,24 @@ from rewriter.engine.held import Held, dtype_of, shape_of
 from rewriter.engine.scope import AttributeReference, NewNode, Scope
 from rewriter.engine.table import Table
 
+APART = 1 << 20  # bytes from which on an array may be kept apart
 
-def write_proto(table: Table, model: ModelProto, in_place: bool = False) -> ModelProto:
-    """The model, which the table was read from, with the table's edits; a copy unless `in_place`."""
+Apart = list[tuple[TensorProto, np.ndarray]]
+
+
+def write_proto(table: Table, model: ModelProto, in_place: bool = False, apart: Apart | None = None) -> ModelProto:
+    """The model, which the table was read from, with the table's edits; a copy unless `in_place`.
+
+    apart: where given, large new arrays are not copied into the model but added here, beside their messages, which the
+    caller makes refer to where it writes them.
+    """
     if not table.is_changed:
         return model
     out = model
     if not in_place:
         out = ModelProto()
         out.CopyFrom(model)
-    _Sink(table, out).write()
+    _Sink(table, out, apart).write()
     return out
 
 
@@ -41,7 +49,8 @@ def is_alive(table: Table, scope: Scope) -> bool:
 
 
 class _Sink:
-    def __init__(self, table: Table, out: ModelProto) -> None:
+    def __init__(self, table: Table, out: ModelProto, apart: Apart | None = None) -> None:
+        self.apart = apart
         self.table = table
         self.out = out
         self.protos: dict[int, NodeProto] = {}
@@ -188,7 +197,11 @@ class _Sink:
         for value, held in table.made_initializers():
             if table.value_scope[value] == scope.id:
                 proto = graph.initializer.add()
-                write_tensor(proto, held)
+                if self.apart is not None and isinstance(held, np.ndarray) and held.nbytes >= APART:
+                    describe(proto, held)
+                    self.apart.append((proto, held))
+                else:
+                    write_tensor(proto, held)
                 proto.name = table.name[value]
                 if old_ir:
                     graph.input.append(tensor_info(proto.name, held))
@@ -224,12 +237,16 @@ def remove_named(field: Any, names: set[str]) -> None:
 
 
 def write_tensor(proto: TensorProto, held: Held) -> None:
-    if type(held) is not np.ndarray:
-        ir.serde.serialize_tensor_into(proto, held)  # type: ignore[arg-type]
+    if not isinstance(held, np.ndarray):
+        ir.serde.serialize_tensor_into(proto, held)
         return
-    proto.data_type = dtype_of(held).value
-    proto.dims.extend(held.shape)
+    describe(proto, held)
     proto.raw_data = held.astype(held.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def describe(proto: TensorProto, array: np.ndarray) -> None:
+    proto.data_type = dtype_of(array).value
+    proto.dims.extend(array.shape)
 
 
 def tensor_info(name: str, held: Held) -> ValueInfoProto:

@@ -176,3 +176,31 @@ def assert_runs(path: Path) -> None:
     y, z = run(path, {"x": x})
     np.testing.assert_array_equal(y, 2 * np.maximum(x, 0))
     np.testing.assert_array_equal(z, y + np.array([1, 2, 3], np.float32))
+
+
+@pytest.mark.parametrize("where", ["beside", "elsewhere", "in place", "in place, over a file of its data's name"])
+def test_large_new_tensors_go_to_a_data_file(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are the same as those that stay in the file of a model without external data."""
+    monkeypatch.setattr("rewriter.models.sink.APART", 1)
+    path = external(tmp_path / "in")
+    if where.endswith("name"):
+        (tmp_path / "in" / "weights" / "model.data").rename(tmp_path / "in" / "model.onnx.data")
+        moved = onnx.load_from_string(path.read_bytes())
+        for tensor in moved.graph.initializer:
+            tensor.external_data[0].value = "model.onnx.data"
+        path.write_bytes(moved.SerializeToString())
+    (tmp_path / "out").mkdir()
+    target = {"beside": None, "elsewhere": tmp_path / "out" / "new.onnx"}.get(where)
+    written = rewriter.apply(path, everything, target, in_place=where.startswith("in place"))
+    model = onnx.load(written, load_external_data=False)
+    new = model.graph.initializer[-1]
+    assert new.data_location == TensorProto.EXTERNAL
+    whole = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(written).graph.initializer}
+    expected = rewriter.apply(parse(CHAIN), everything).graph.initializer
+    assert [tensor.name for tensor in expected] == list(whole)
+    for tensor in expected:
+        np.testing.assert_array_equal(whole[tensor.name], numpy_helper.to_array(tensor))
+    assert_runs(written)
+    if where.startswith("in place"):
+        assert written == path
+        assert rewriter.apply(path, everything, in_place=True) == path  # nothing to do any more
