@@ -50,6 +50,11 @@ class RuleSet:
         rules = (getattr(self, name) for name in found)
         return (tuple(r for r in rules if isinstance(r, Rule) and r.is_enabled()),)
 
+    def _repr_html_(self) -> str:
+        from rewriter.notebook import rules_html
+
+        return rules_html(self)
+
     def rules(self) -> tuple[Rule, ...]:
         """The rules of all stages."""
         return tuple(r for stage in self.stages() for r in stage)
@@ -198,6 +203,11 @@ class Rule(RuleSet):
 
     def __repr__(self) -> str:
         return f"Rule({self.name!r}, {self.place})"
+
+    def _repr_html_(self) -> str:
+        from rewriter.notebook import rule_html
+
+        return rule_html(self)
 
     def call(self, match: Match) -> Mapping[str, Any] | None:
         """Run the callback on a match."""

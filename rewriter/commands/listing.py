@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from rich.text import Text
 from rewriter import rule_names
 from rewriter.commands.console import USAGE, fail, heading, make_console
 from rewriter.errors import RewriterError
-from rewriter.pattern.graph import PatternGraph
+from rewriter.notebook import written
 from rewriter.report.text import shown
 from rewriter.rule import RuleSet
 
@@ -67,13 +66,6 @@ def show(console: Console, name: str) -> None:
             console.print(Text(written(rule.definition.target)), soft_wrap=True)
         else:
             console.print(Text("after: what its callback builds", style="dim"))
-
-
-def written(graph: PatternGraph) -> str:
-    """The pattern as its author wrote it."""
-    lines = linecache.getlines(graph.place.file)[graph.place.line - 1 :]
-    start = next((k for k, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
-    return inspect.cleandoc("\n" + "".join(inspect.getblock(lines[start:]))).rstrip() if lines else graph.name
 
 
 def as_option(value: object) -> str:

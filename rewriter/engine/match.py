@@ -39,6 +39,11 @@ class Match:
     def __repr__(self) -> str:
         return f"Match({self.rule.name!r}, at {self.root.name!r})"
 
+    def _repr_html_(self) -> str:
+        from rewriter.notebook import match_html
+
+        return match_html(self)
+
     # -- what is bound -----------------------------------------------------------------------------
 
     @property
