@@ -82,10 +82,13 @@ def units(model: onnx.ModelProto) -> list[Unit]:
     """All units of a model, whether their weights are quantized or not."""
     opsets = {each.domain: each.version for each in model.opset_import}
     found = list(_Reader(model.graph, {}, opsets, model.ir_version).all())
+    typed = {info.name: info.type for info in model.graph.input}
     for function in model.functions:
         body = onnx.GraphProto(node=function.node)
+        calls = [n for n in model.graph.node if (n.domain, n.op_type) == (function.domain, function.name)]
+        passed = dict(zip(function.input, calls[0].input, strict=False)) if calls else {}
         body.output.extend(onnx.ValueInfoProto(name=o) for o in function.output)
-        body.input.extend(onnx.ValueInfoProto(name=i) for i in function.input)
+        body.input.extend(onnx.ValueInfoProto(name=i, type=typed.get(passed.get(i, ""))) for i in function.input)
         versions = {each.domain: each.version for each in function.opset_import}
         found += _Reader(body, {}, versions, model.ir_version).all()
     return found

@@ -34,7 +34,7 @@ from rewriter.commands.console import (
 from rewriter.models.files import Output
 from rewriter.planning import plan as plan_of
 from rewriter.report import Report
-from rewriter.report.html import html_report
+from rewriter.report.html import html_report, require_libraries
 from rewriter.report.text import what_was_done
 from rewriter.rule import RuleSet
 
@@ -115,6 +115,8 @@ def check_page(page: Path, model: Path, output: Path | None) -> None:
         fail(f"{page}: {'this is a folder' if page.is_dir() else f'there is no folder {page.parent}'}", USAGE)
     if not os.access(page.parent, os.W_OK):
         fail(f"{page}: the folder may not be written", USAGE)
+    with errors_told():
+        require_libraries()
 
 
 def _loaded(data: bytes) -> Any:

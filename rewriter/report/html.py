@@ -44,6 +44,13 @@ class Page(str):
         return f'<iframe srcdoc="{html.escape(self)}" style="{style}"></iframe>'
 
 
+def require_libraries() -> None:
+    """Raises MissingLibrary where the extra `report` is not installed."""
+    for name in ("grandalf", "jinja2", "matplotlib"):
+        if find_spec(name) is None:
+            raise MissingLibrary(f"the HTML report needs {name}: python -m pip install 'qdq-rewriter[report]'")
+
+
 def html_report(result: Result[Any], before: Any = None, *, title: str | None = None, drawn: int = 100) -> Page:
     """What a run did and did not do, as one self-contained HTML page: the same for the same arguments.
 
@@ -59,9 +66,7 @@ def html_report(result: Result[Any], before: Any = None, *, title: str | None = 
         MissingLibrary: the extra `report` is not installed.
         ModelError: a model cannot be read again.
     """
-    for name in ("grandalf", "jinja2", "matplotlib"):
-        if find_spec(name) is None:
-            raise MissingLibrary(f"the HTML report needs {name}: python -m pip install 'qdq-rewriter[report]'")
+    require_libraries()
     import jinja2
     from markupsafe import Markup
 

@@ -231,3 +231,13 @@ def test_rule_sets_of_installed_packages(monkeypatch: pytest.MonkeyPatch, chain:
     monkeypatch.setattr("rewriter.rule_names.entry_points", lambda group: [entry] if group == "rewriter.rules" else [])
     assert [r["rule"] for r in data_of("plan", chain, "--rules", "my_relus")["report"]["rewrites"]] == ["relus"]
     assert "my_relus" in invoke("rules").stdout
+
+
+def test_a_page_without_its_libraries_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rewriter.report.html.find_spec", lambda name: None)
+    result = invoke("apply", EXAMPLE, tmp_path / "o.onnx", "--rules", "weight_bias", "--report", tmp_path / "p.html")
+    assert result.exit_code == cli.FAILED
+    assert "qdq-rewriter[report]" in result.stderr
+    assert not list(tmp_path.iterdir())
