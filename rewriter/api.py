@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import onnxscript
 
-from rewriter.engine.driver import Progress, run_stage
+from rewriter.engine.driver import Identity, Progress, run_stage
 from rewriter.engine.match import Match
 from rewriter.engine.run import Run
 from rewriter.engine.settle import settle
@@ -110,7 +110,7 @@ def perform(
     *,
     limit: int | None = None,
     statistics: bool = False,
-    left_out: frozenset[tuple[str, tuple[int, ...]]] = frozenset(),
+    left_out: frozenset[Identity] = frozenset(),
     progress: Progress | None = None,
 ) -> Report:
     """Apply rules to a table that was read from a source; nothing is written. left_out: matches to leave alone."""

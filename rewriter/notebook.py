@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import inspect
 import linecache
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rewriter.pattern.graph import PatternGraph
+from rewriter.report.light import html_table
 
 if TYPE_CHECKING:
     from rewriter.engine.match import Match
@@ -22,16 +22,10 @@ def written(graph: PatternGraph) -> str:
     return inspect.cleandoc("\n" + "".join(inspect.getblock(lines[start:]))).rstrip() if lines else graph.name
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
 def rules_html(rules: RuleSet) -> str:
     """A line for each rule."""
     rows = ([one.name, (one.__doc__ or "").strip().partition("\n")[0], str(one.place)] for one in rules.rules())
-    return table(("rule", "what it does", "where"), rows)
+    return html_table(("rule", "what it does", "where"), rows)
 
 
 def rule_html(rule: Rule) -> str:
@@ -47,7 +41,7 @@ def rule_html(rule: Rule) -> str:
 
 def match_html(match: Match) -> str:
     """The nodes of a match, and what its names are bound to."""
-    nodes = table(("node", "op"), ([node.name, node.op_type] for node in match.matched))
+    nodes = html_table(("node", "op"), ([node.name, node.op_type] for node in match.matched))
     bound = ((name, match[name]) for name in match._leaf.variant.parameters)
-    names = table(("name", "value"), ([name, str(getattr(value, "name", value))] for name, value in bound))
+    names = html_table(("name", "value"), ([name, str(getattr(value, "name", value))] for name, value in bound))
     return f"<b>{html.escape(match.rule.name)}</b> at {html.escape(match.root.name)}{nodes}{names}"

@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from rewriter import schemas
 from rewriter.api import Result, check_rules, perform
+from rewriter.engine.driver import Identity
 from rewriter.engine.held import Held, dtype_of, shape_of
-from rewriter.engine.scope import Scope
 from rewriter.engine.table import Table
 from rewriter.errors import ModelError
 from rewriter.models.source import Source, open_source
@@ -28,13 +28,11 @@ from rewriter.pause import collector_paused
 from rewriter.report import Declined, Report, Rewrite
 from rewriter.rule import RuleSet
 
-LeftOut = frozenset[tuple[str, tuple[int, ...]]]  # rule, and the nodes of a match by their numbers
-
 
 class Plan:
     """The rewrites that a rule set would make of a model; made by `plan`."""
 
-    def __init__(self, model: Any, rules: RuleSet, left_out: LeftOut = frozenset()) -> None:
+    def __init__(self, model: Any, rules: RuleSet, left_out: frozenset[Identity] = frozenset()) -> None:
         self._model = model
         self._rules = rules
         self._left_out = left_out
@@ -68,7 +66,7 @@ class Plan:
         Raises ValueError for a rewrite that is not in this plan.
         """
         places = {id(one): number for number, one in enumerate(self.rewrites)}
-        chosen: set[tuple[str, tuple[int, ...]]] = set()
+        chosen: set[Identity] = set()
         for one in rewrites:
             number = one if isinstance(one, int) else places.get(id(one), -1)
             if not 0 <= number < len(self.rewrites):
@@ -156,7 +154,9 @@ def lines_of(table: Table, edited: Table) -> Iterator[str]:
     the node that reads them first."""
     concerned = {edited.name[v] for v in (*edited.new_initializers, *edited.dead_initializers)}
     for scope in table.scopes:
-        head = _title(table, scope)
+        if scope.owner and not table.op[scope.owner]:
+            continue  # its node is gone
+        head = table.title(scope)
         if head:
             yield head
         for node in table.nodes(scope):
@@ -166,14 +166,6 @@ def lines_of(table: Table, edited: Table) -> Iterator[str]:
                     concerned.discard(name)
                     yield f"  {name}: {_stored(table, value)}"
             yield f"  {_node(table, node)}"
-
-
-def _title(table: Table, scope: Scope) -> str:
-    if scope.kind == "graph":
-        return ""
-    if scope.kind == "function":
-        return f"function {scope.name}"
-    return f"{scope.attribute} of {table.label(scope.owner)}" if table.op[scope.owner] else ""
 
 
 def _node(table: Table, node: int) -> str:

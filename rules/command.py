@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +9,10 @@ from typing import Annotated
 import typer
 
 from rewriter import RewriterError
+from rewriter.commands import FAILED, USAGE, fail, print_account
 from rules.legality import legal as judge
 
-ALL, FAILED, USAGE, SOME = 0, 1, 2, 3
+ALL, SOME = 0, 3
 
 
 def legal(
@@ -29,14 +29,11 @@ def legal(
     try:
         verdicts = judge(model, backend)
     except (RewriterError, ValueError, OSError) as error:
-        typer.echo("error: " + " ".join(str(error).split()), err=True)
-        raise typer.Exit(USAGE if not isinstance(error, (RewriterError, OSError)) else FAILED) from None
+        fail(str(error), FAILED if isinstance(error, (RewriterError, OSError)) else USAGE)
     good = sum(one.integer for one in verdicts)
     status = ALL if verdicts and good == len(verdicts) else SOME
     if as_json:
-        units = [asdict(one) for one in verdicts]
-        data = {"schema": "qdq-rewriter/legality", "version": 1, "backend": backend, "units": units}
-        typer.echo(json.dumps(data, indent=2))
+        print_account("legality", backend=backend, units=[asdict(one) for one in verdicts])
         raise typer.Exit(status)
     for one in verdicts:
         typer.echo(

@@ -1,5 +1,16 @@
-"""The commands of `rewriter`, a file for each kind; only these and `rewriter.cli` need typer and rich."""
+"""The commands of `rewriter`, a file for each kind; only these and `rewriter.cli` need typer and rich.
 
-from rewriter.commands import console  # first, since it says what to install where those are missing
+What is named here is for packages that add commands of their own (entry point group `rewriter.commands`).
+"""
 
-__all__ = ["console"]
+from rewriter.commands.console import (  # says what to install where typer or rich is missing
+    FAILED,
+    USAGE,
+    fail,
+    make_console,
+    print_account,
+    print_json,
+    print_table,
+)
+
+__all__ = ["FAILED", "USAGE", "fail", "make_console", "print_account", "print_json", "print_table"]

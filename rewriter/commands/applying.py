@@ -27,18 +27,16 @@ from rewriter.commands.console import (
     fail,
     heading,
     make_console,
-    print_json,
+    print_account,
     print_table,
     progress_shown,
 )
-from rewriter.models.files import Output
+from rewriter.models.files import Output, default_output
 from rewriter.planning import plan as plan_of
 from rewriter.report import Report
 from rewriter.report.html import html_report, require_libraries
 from rewriter.report.text import what_was_done
 from rewriter.rule import RuleSet
-
-SCHEMA, VERSION = "qdq-rewriter/run", 1
 
 
 def apply(
@@ -93,12 +91,13 @@ def apply(
             with Output() as out:
                 out.file(report, lambda to: to.write(page.encode()))
     if as_json:
-        print_json(
-            {
-                "schema": SCHEMA, "version": VERSION, "input": str(model), "output": str(result.model),
-                "changed": result.changed, "report": result.report.as_dict(),
-            }
-        )  # fmt: skip
+        print_account(
+            "run",
+            input=str(model),
+            output=str(result.model),
+            changed=result.changed,
+            report=result.report.as_dict(),
+        )
     elif not quiet:
         console = make_console()
         print_report(console, result.report, chosen_rules)
@@ -108,7 +107,7 @@ def apply(
 
 def check_page(page: Path, model: Path, output: Path | None) -> None:
     """The page may be no file that is read or written otherwise, and there must be a place for it."""
-    others = (model, output or model.with_name(f"{model.stem}.rewritten.onnx"))
+    others = (model, output or default_output(model))
     if any(os.path.realpath(page) == os.path.realpath(other) for other in others):
         fail(f"{page}: the page would overwrite the model; choose another name", USAGE)
     if page.is_dir() or not page.parent.is_dir():
@@ -146,12 +145,14 @@ def show_plan(model: Path, rules: RuleSet, as_json: bool, quiet: bool) -> None:
         made = plan_of(str(model), rules)
         diff = "" if quiet else made.diff()
     if as_json:
-        print_json(
-            {
-                "schema": "qdq-rewriter/plan", "version": VERSION, "input": str(model), "changed": made.changed,
-                "initializers": made.initializers, "report": made.report.as_dict(), "diff": diff.splitlines(),
-            }
-        )  # fmt: skip
+        print_account(
+            "plan",
+            input=str(model),
+            changed=made.changed,
+            initializers=made.initializers,
+            report=made.report.as_dict(),
+            diff=diff.splitlines(),
+        )
     elif not quiet:
         console = make_console()
         print_report(console, made.report, rules, done=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
@@ -121,11 +121,19 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=plain, allow_nan=False))
 
 
-def print_table(console: Console, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+def print_account(kind: str, **account: Any) -> None:
+    """An account of this kind as JSON, with the name and version of its form."""
+    print_json({"schema": f"qdq-rewriter/{kind}", "version": 1, **account})
+
+
+def print_table(
+    console: Console, columns: Iterable[str], rows: Iterable[Iterable[str]], right: Collection[str] = ()
+) -> None:
+    """A table; columns in `right` hold numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", justify="right" if column in right else "left")
     for row in rows:
         table.add_row("", *(Text(cell) for cell in row))
     if console.is_terminal:

@@ -22,6 +22,7 @@ from rewriter.commands.console import (
     chosen,
     errors_told,
     make_console,
+    print_account,
     print_json,
     print_table,
 )
@@ -81,7 +82,7 @@ def find(
         ]
     if as_json:
         matches = [{"rule": rule, "root": root, "nodes": nodes} for rule, root, nodes in found]
-        print_json({"schema": "qdq-rewriter/matches", "version": 1, "matches": matches})
+        print_account("matches", matches=matches)
     else:
         print_table(make_console(), ("root", "rule", "nodes"), ([root, rule, ", ".join(n)] for rule, root, n in found))
     raise typer.Exit(CHANGED if found else NOTHING)
@@ -95,7 +96,7 @@ def provenance(model: Model, as_json: Json = False) -> None:
     with errors_told():
         found = origins_of(str(model))
     if as_json:
-        print_json({"schema": "qdq-rewriter/provenance", "version": 1, "nodes": [asdict(one) for one in found]})
+        print_account("provenance", nodes=[asdict(one) for one in found])
     elif not found:
         print(f"no node says that a rule made it (there is a place for that from IR version {OLDEST_IR} on)")
     else:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 SPARE_GENERATIONS = 64
 
 
+Identity = tuple[str, tuple[int, ...]]  # of a match: its rule, and its nodes by their numbers
 Progress = Callable[[int, int], object]  # rewrites that were made, matches that wait
 
 
@@ -43,7 +44,7 @@ def run_stage(
     report: Report,
     analyses: dict[Any, Any],
     limit: int | None,
-    left_out: frozenset[tuple[str, tuple[int, ...]]] = frozenset(),
+    left_out: frozenset[Identity] = frozenset(),
     progress: Progress | None = None,
 ) -> None:
     """Apply the rules of one stage to the table until nothing changes, or `limit` rewrites are done.
@@ -63,7 +64,7 @@ class Driver:
         run: Run,
         report: Report,
         limit: int | None,
-        left_out: frozenset[tuple[str, tuple[int, ...]]] = frozenset(),
+        left_out: frozenset[Identity] = frozenset(),
         progress: Progress | None = None,
     ) -> None:
         self.left_out = left_out
@@ -235,7 +236,7 @@ class Driver:
 
     def check_progress(self, rule: Rule, match: Match) -> None:
         """Stop what could go on for ever, before the edit. Raises RuleError."""
-        matched = [n for captured in match._nodes.values() for n in flat(captured)]
+        matched = nodes_of(match)
         self._core = self.core(match)
         self._sources = [self.table.label(n) for n in matched]
         self._name_of_match = self.table.label(self._core)
@@ -273,9 +274,8 @@ class Driver:
         """Keep a decline until something that it looked at changes."""
         self.declined[raw] = declined
         self.declined_at[raw] = (self.core(match), self.table.place(match.root_id))
-        for captured in match._nodes.values():
-            for node in flat(captured):
-                self.watchers.setdefault(("n", node), set()).add(raw)
+        for node in nodes_of(match):
+            self.watchers.setdefault(("n", node), set()).add(raw)
         for bound in match._values.values():
             for value in bound if isinstance(bound, list) else (bound,):
                 self.watchers.setdefault(("v", value), set()).add(raw)
@@ -320,9 +320,13 @@ class Driver:
         self.report.declined.extend(d for _, d in sorted(everything, key=lambda item: item[0]))
 
 
-def identity(rule: Rule, match: Match) -> tuple[str, tuple[int, ...]]:
+def nodes_of(match: Match) -> list[int]:
+    return [n for captured in match._nodes.values() for n in flat(captured)]
+
+
+def identity(rule: Rule, match: Match) -> Identity:
     """What tells a match from others of a run, and is the same in every run on the same model."""
-    return rule.name, tuple(sorted(n for captured in match._nodes.values() for n in flat(captured)))
+    return rule.name, tuple(sorted(nodes_of(match)))
 
 
 def guarded(rule: Rule, match: Match, what: str, call: Callable[[Match], T]) -> T:

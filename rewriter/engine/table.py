@@ -136,6 +136,12 @@ class Table:
     def scope(self, node: int) -> Scope:
         return self.scopes[self.scope_of[node]]
 
+    def title(self, scope: Scope) -> str:
+        """How people call a scope: "" for the main graph."""
+        if scope.kind == "function":
+            return f"function {scope.name}"
+        return f"{scope.attribute} of {self.label(scope.owner)}" if scope.kind == "body" else ""
+
     def owner_in(self, node: int, scope: Scope) -> int:
         """The node itself, or the node of `scope` in whose body it lies; 0 where it lies elsewhere."""
         while node and self.scope_of[node] != scope.id:

@@ -42,9 +42,6 @@ def type_of(table: Table, value: int, search: bool = True) -> ValueType:
 
 
 def find_type(table: Table, value: int, search: bool, memo: dict[int, ValueType]) -> ValueType:
-    found = stated_type(table, value)
-    if is_complete(found):
-        return found
     stack, started = [value], set[int]()
     while stack:
         one = stack[-1]

@@ -57,12 +57,13 @@ def explain(model: Any, rules: RuleSet, node: str | None = None) -> Explanation:
             asking = Asking(table, stage, source.model)
             found = list(near_misses(asking)) if node is None else []
             for one in (n for n in wanted if table.op[n]):
-                where = scope_of(table, one) if len(wanted) > 1 else ""
+                title = table.title(table.scope(one)) if len(wanted) > 1 else ""
+                where = f" (in {title})" if title else ""  # where the name alone does not tell
                 found += [replace(f, node=f"{f.node}{where}") for f in asking.at(one)]
-                hint = asking.hint(one)
+                hint = hint if found else asking.hint(one)
             findings += [replace(f, stage=number + 1) for f in found]
-    order = sorted(range(len(findings)), key=lambda k: (findings[k].distance, k))
-    return Explanation(node, tuple(findings[k] for k in order), hint="" if findings else hint)
+    findings.sort(key=lambda finding: finding.distance)
+    return Explanation(node, tuple(findings), hint="" if findings else hint)
 
 
 def near_misses(asking: Asking) -> Iterator[Finding]:
@@ -86,14 +87,6 @@ def is_far(finding: Finding) -> bool:
     """Whether nothing of a pattern was found but the node itself."""
     first = finding.missed[0] if finding.missed else None
     return first is not None and first.question == "op" and not finding.found
-
-
-def scope_of(table: Table, node: int) -> str:
-    """Which graph a node lies in, where a name alone does not tell."""
-    scope = table.scope(node)
-    if scope.kind == "body":
-        return f" (in {scope.attribute} of {table.label(scope.owner)})"
-    return f" (in function {scope.name})" if scope.kind == "function" else ""
 
 
 def nodes_called(table: Table, name: str) -> list[int]:

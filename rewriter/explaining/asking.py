@@ -145,10 +145,9 @@ class Asking:
         )
 
     def match(self, leaf: Leaf, walked: Walked) -> Match:
-        nodes, values = (
-            tuple(self.captured(leaf, position, walked.at) for position in captures(leaf.lowered))
-            for captures in (node_captures, value_captures)
-        )
+        captures = [of(leaf.lowered) for of in (node_captures, value_captures)]
+        self.prober(leaf).place([*captures[0], *captures[1]], walked.at)  # those too that no question asked about
+        nodes, values = (tuple(walked.at[position] for position in one) for one in captures)
         return Match(self.run, leaf, nodes, values)
 
     def ask_callback(self, rule: Rule, match: Match) -> tuple[str, str]:
@@ -160,16 +159,6 @@ class Asking:
         except NoMatch:
             return "nothing", "fits, but its callback finds nothing to do (NoMatch)"
         return "matches", ""
-
-    def captured(self, leaf: Leaf, position: int, at: dict[int, Any]) -> Any:
-        """What stands at a position, which perhaps no question asked about."""
-        path = []
-        while position not in at:
-            path.append(position)
-            position = self.space.positions[position].parent
-        for one in reversed(path):
-            at[one] = self.probes[leaf.index].at[one](at[self.space.positions[one].parent])
-        return at[path[0]] if path else at[position]
 
     # -- words -------------------------------------------------------------------------------------
 

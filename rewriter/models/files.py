@@ -34,6 +34,11 @@ CHUNK = 1 << 22  # bytes that are copied at a time
 PAGE, LARGE = 1 << 16, 1 << 20  # a tensor of LARGE bytes or more starts at a PAGE, to be mapped where it lies
 
 
+def default_output(path: Path) -> Path:
+    """Where the result goes if nobody says: beside the input."""
+    return path.with_name(f"{path.stem}.rewritten.onnx")
+
+
 class FileSource:
     """An ONNX file. `model` is its message, once it was read; writing edits that in place."""
 
@@ -76,7 +81,7 @@ class FileSource:
         Raises ModelError where the output would overwrite the input and that is not asked for, and where it cannot be
         written.
         """
-        target = self.path.with_name(f"{self.path.stem}.rewritten.onnx") if output is None else output
+        target = default_output(self.path) if output is None else output
         try:
             if in_place:
                 target = self.path

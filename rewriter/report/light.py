@@ -1,4 +1,4 @@
-"""A report as a notebook shows it: a table, made without any library."""
+"""A report as a notebook shows it, and the table that it is shown as: made without any library."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def table_of_report(report: Report) -> str:
     parts = [f"<p>{escape(counts) or 'nothing rewritten'}; {len(report.declined)} left alone</p>"]
     if report.rewrites:
         rows = ((one.node, one.rule, what_was_done(one)) for one in report.rewrites[:ROWS])
-        parts.append(_table(("node", "rule", "what"), rows))
+        parts.append(html_table(("node", "rule", "what"), rows))
     if len(report.rewrites) > ROWS:
         parts.append(f"<p>{len(report.rewrites) - ROWS} more, not listed</p>")
     reasons = report.declined_by_reason().items()
     left = [(reason, str(len(nodes)), _first(nodes)) for reason, nodes in reasons]
     left += [(f"{rule} was skipped: {why}", "", "") for rule, why in report.skipped.items()]
     if left:
-        parts.append(_table(("left alone because", "count", "nodes"), left))
+        parts.append(html_table(("left alone because", "count", "nodes"), left))
     return "<div>" + "".join(parts) + "</div>"
 
 
@@ -36,7 +36,7 @@ def _first(nodes: list[str]) -> str:
     return ", ".join(nodes[:ROWS]) + more
 
 
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def html_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = "".join(f"<th>{escape(one)}</th>" for one in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

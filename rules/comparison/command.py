@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rewriter import RewriterError
+from rewriter.commands import FAILED, USAGE, fail, make_console, print_json, print_table
 from rules.comparison.figures import Figures
 from rules.comparison.result import Comparison, Layer, decibel
 from rules.comparison.run import compare as run
 
-COMPARED, FAILED, USAGE, BELOW = 0, 1, 2, 4
+COMPARED, BELOW = 0, 4
+NUMBERS = ("SNR dB", "cosine", "largest difference", "steps", "top-1", "alone dB", "alone steps")
 
 
 def compare(
@@ -59,7 +57,7 @@ def compare(
     except (RewriterError, ValueError, OSError, ModuleNotFoundError) as error:
         fail(str(error), FAILED)
     if as_json:
-        print(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        print_json(found.as_dict())
     else:
         show(found, every)
     below = min_snr is not None and found.worst_snr < min_snr
@@ -76,27 +74,20 @@ def shape(text: str) -> tuple[str, list[int]]:
     return name, sizes
 
 
-def fail(message: str, status: int) -> NoReturn:
-    typer.echo("error: " + " ".join(message.split()), err=True)
-    raise typer.Exit(status)
-
-
 def show(found: Comparison, every: bool) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+    console = make_console()
     console.print(Text("Outputs", style="bold"))
     rows = []
     for one in found.outputs:
         rows.append([one.name, "as it is", *cells(one.plain), share(one.plain.top1), one.plain.note])
         if one.optimized is not None:
             rows.append(["", "optimized", *cells(one.optimized), share(one.optimized.top1), one.optimized.note])
-    print_table(console, ("output", "B", "SNR dB", "cosine", "largest difference", "steps", "top-1", ""), rows)
+    print_table(console, ("output", "B", "SNR dB", "cosine", "largest difference", "steps", "top-1", ""), rows, NUMBERS)
     shown = [one for one in found.layers if every or one.adds or one.alone is None]
     if shown:
         console.print(Text("Layers" if every else "Layers that add to the error", style="bold"))
         columns = ("layer", "op", "alone dB", "alone steps", "SNR dB", "cosine", "largest difference", "steps", "")
-        print_table(console, columns, [row(one, one is found.enters) for one in shown])
+        print_table(console, columns, [row(one, one is found.enters) for one in shown], NUMBERS)
     if len(shown) < len(found.layers):
         print(f"{len(found.layers) - len(shown)} more layers add none (--all shows them)")
     for name, model in found.unmatched:
@@ -125,21 +116,3 @@ def number(value: float | None) -> str:
 
 def share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
-
-
-def print_table(console: Console, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Numbers to the right; what programs read has no padding."""
-    words = {"", "output", "layer", "op", "B"}
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, overflow="fold", justify="left" if column in words else "right")
-    for each in rows:
-        table.add_row("", *(Text(cell) for cell in each))
-    if console.is_terminal:
-        console.print(table)
-        return
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip(), file=console.file)

@@ -18,7 +18,7 @@ from rewriter.pattern import P, Tensor
 from tests.qdq_models import build
 from tests.qdq_unit import Unit
 from tests.rewriter.small_models import parse
-from tests.rewriter.small_rules import everything
+from tests.rewriter.small_rules import a_tanh, any_relu, everything, one_relu
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_qdq.onnx"
 CHAIN = """<ir_version: 10, opset_import: ["" : 20]>
@@ -29,22 +29,12 @@ CHAIN = """<ir_version: 10, opset_import: ["" : 20]>
     }"""
 
 
-@script(default_opset=op)
-def tanh(x: Tensor) -> Tensor:
-    return op.Tanh(x)
-
-
-@script(default_opset=op)
-def relu(x: Tensor) -> Tensor:
-    return op.Relu(x)
-
-
-@rule(relu, tanh)
+@rule(any_relu, a_tanh)
 def says_no(m: Match) -> None:
     raise Decline("not this one")
 
 
-@rule(relu, tanh)
+@rule(any_relu, a_tanh)
 def silent(m: Match) -> None:
     raise NoMatch
 
@@ -58,7 +48,7 @@ def test_a_match_and_what_declines() -> None:
 
 
 def test_rules_for_other_opsets() -> None:
-    newer = rewriter.rewrite(relu, tanh, opset=21)
+    newer = rewriter.rewrite(any_relu, a_tanh, opset=21)
     (found,) = rewriter.explain(parse(CHAIN), newer, "first").findings
     assert (found.verdict, found.reason) == (
         "opset",
@@ -136,7 +126,7 @@ def test_what_cuts_a_chain_is_named_from_both_ends(body: str, kind: str, node: s
     model = parse(
         f'<ir_version: 8, opset_import: ["" : 18]> g (float[2,3] x) => (float[3,2] y, float[3,2] z) {{{body}}}'
     )
-    rule_set = rewriter.rewrite(behind_a_chain, tanh)
+    rule_set = rewriter.rewrite(behind_a_chain, a_tanh)
     (found,) = rewriter.explain(model, rule_set, node).findings
     assert found.missed[0].question == kind, found
     assert "Relu" in found.missed[0].reason
@@ -145,7 +135,7 @@ def test_what_cuts_a_chain_is_named_from_both_ends(body: str, kind: str, node: s
 def test_the_ops_that_a_chain_passes_over_are_told() -> None:
     body = "[t] a = Transpose(x) [s] b = Sin(a) [e] y = Exp(b)"
     model = parse(f'<ir_version: 8, opset_import: ["" : 18]> g (float[2,3] x) => (float[3,2] y) {{{body}}}')
-    (found,) = rewriter.explain(model, rewriter.rewrite(behind_a_chain, tanh), "e").findings
+    (found,) = rewriter.explain(model, rewriter.rewrite(behind_a_chain, a_tanh), "e").findings
     assert found.missed[0].expected == "a Transpose, before any Relu, Neg"
 
 
@@ -167,7 +157,9 @@ def test_a_name_in_two_graphs_is_asked_about_in_both() -> None:
 
 
 def test_later_stages_say_so() -> None:
-    found = rewriter.explain(parse(CHAIN), everything.only("relus") >> rewriter.rewrite(tanh, relu), "third")
+    found = rewriter.explain(
+        parse(CHAIN), everything.only("relus") >> rewriter.rewrite(a_tanh, one_relu, name="relu"), "third"
+    )
     assert [(one.rule, one.stage) for one in found.findings] == [("relu", 2)]
     assert "in stage 2" in str(found)
 

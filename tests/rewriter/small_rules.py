@@ -23,6 +23,22 @@ def one_relu(x: Tensor) -> Tensor:
 
 
 @script(default_opset=op)
+def any_relu(x: Tensor) -> Tensor:
+    y = op.Relu(x)
+    return y
+
+
+@script(default_opset=op)
+def a_tanh(x: Tensor) -> Tensor:
+    return op.Tanh(x)
+
+
+@script(default_opset=op)
+def an_abs(x: Tensor) -> Tensor:
+    return op.Abs(x)
+
+
+@script(default_opset=op)
 def doubled(x: Tensor, two: Annotated[Tensor, Const, Float]) -> Tensor:
     y = op.Mul(x, two)
     return y

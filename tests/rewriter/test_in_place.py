@@ -8,14 +8,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
-from onnxscript import opset17 as op
-from onnxscript import script
 
 import rewriter
 from rewriter import Match, RuleError, RuleSet, rule
-from rewriter.pattern import Tensor
 from tests.rewriter.small_models import CHAIN, INLINED, NESTED, OLD, UNSORTED, as_file, decorated, parse
-from tests.rewriter.small_rules import constant_if, everything
+from tests.rewriter.small_rules import a_tanh, any_relu, constant_if, everything
 
 ALL = everything + constant_if
 MODELS = [CHAIN, NESTED, OLD, UNSORTED, INLINED]
@@ -48,17 +45,6 @@ def test_a_decorated_model() -> None:
     expected = rewriter.apply(model, ALL)
     assert rewriter.apply(model, ALL, in_place=True) is model
     assert bytes_of(model) == bytes_of(expected)
-
-
-@script(default_opset=op)
-def any_relu(x: Tensor) -> Tensor:
-    y = op.Relu(x)
-    return y
-
-
-@script(default_opset=op)
-def a_tanh(x: Tensor) -> Tensor:
-    return op.Tanh(x)
 
 
 def failing_at(number: int) -> RuleSet:

@@ -9,8 +9,8 @@ import pytest
 import rewriter
 from rewriter import Decline, Match, NoMatch, rule
 from tests.rewriter.small_models import CHAIN, parse
-from tests.rewriter.small_rules import doubled, everything, halved, relu_of_relu
-from tests.rewriter.test_in_place import a_tanh, any_relu, bytes_of
+from tests.rewriter.small_rules import a_tanh, any_relu, doubled, everything, halved, relu_of_relu
+from tests.rewriter.test_in_place import bytes_of
 
 
 def test_counts() -> None:

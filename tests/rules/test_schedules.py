@@ -9,20 +9,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnxscript import opset17 as op
-from onnxscript import script
 
 import rewriter
 import rules
 from rewriter import RuleSet
 from rewriter.engine import driver
 from rewriter.engine.run import Raw
-from rewriter.pattern import Tensor
 from tests.qdq_models import build
 from tests.qdq_unit import draw
 from tests.real_models import SHARED, needs_shared
 from tests.rewriter.small_models import CHAIN, parse
-from tests.rewriter.test_in_place import any_relu, bytes_of
+from tests.rewriter.small_rules import a_tanh, an_abs, any_relu
+from tests.rewriter.test_in_place import bytes_of
 
 PLAIN = rules.WeightBias(scale_search="minmax", rounding="nearest")
 CLAIMED = {
@@ -85,17 +83,7 @@ def test_real_models(file: str, shuffled: random.Random) -> None:
     assert len({bytes_of(rewriter.apply(made, PLAIN)) for _ in range(2)}) == 1
 
 
-@script(default_opset=op)
-def tanh(x: Tensor) -> Tensor:
-    return op.Tanh(x)
-
-
-@script(default_opset=op)
-def abs_(x: Tensor) -> Tensor:
-    return op.Abs(x)
-
-
 def test_a_set_that_is_not_confluent_is_found_out(shuffled: random.Random) -> None:
-    both = rewriter.rewrite(any_relu, tanh, name="one") + rewriter.rewrite(any_relu, abs_, name="other")
+    both = rewriter.rewrite(any_relu, a_tanh, name="one") + rewriter.rewrite(any_relu, an_abs, name="other")
     assert not both.confluent
     assert len({bytes_of(rewriter.apply(parse(CHAIN), both)) for _ in range(20)}) > 1
