@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Callback = Callable[..., Mapping[str, Any] | None]
 Script = onnxscript.OnnxFunction[..., Any]
 Window = tuple[int, int | None]
+Bound = Callable[..., Any]
 
 
 class RuleSet:
@@ -125,6 +126,7 @@ class Definition:
     measure: Callable[[Match], int] | None
     enabled: Callable[[Any], bool] | None
     module: str = ""  # where it was written
+    bound: Bound | None = None
 
     @cached_property
     def variants(self) -> tuple[tuple[Variant, EditScript | None], ...]:
@@ -216,6 +218,26 @@ class Rule(RuleSet):
             return {}
         return callback(match) if self.owner is None else callback(self.owner, match)
 
+    def bounds(self, match: Match) -> tuple[Any, ...]:
+        """By how much each returned value may differ, in units of that value, elementwise: 0 where nothing is declared.
+
+        Asked after the callback has returned, so that what it noted (`match.notes`) can be used.
+
+        Raises RuleError where the bound's function fails, or gives another number of bounds than there are values.
+        """
+        count = len(self.definition.sources[0].outputs)
+        if self.definition.bound is None:
+            return (0.0,) * count
+        try:
+            bound = self.definition.bound
+            found = bound(match) if self.owner is None else bound(self.owner, match)
+        except Exception as error:
+            raise RuleError(f"rule {self.name!r} ({self.place}): its bound failed: {error!r}") from error
+        each = found if isinstance(found, tuple) else (found,)
+        if len(each) != count:
+            raise RuleError(f"rule {self.name!r} ({self.place}): {len(each)} bound(s) for {count} returned value(s)")
+        return each
+
 
 def rule(
     source: Script | Sequence[Script],
@@ -227,6 +249,7 @@ def rule(
     opset: Window | int | None = None,
     measure: Callable[[Match], int] | None = None,
     enabled: Callable[[Any], bool] | None = None,
+    bound: Bound | None = None,
     name: str | None = None,
 ) -> Callable[[Callback], Rule]:
     """Make a rule of a replacement callback.
@@ -245,6 +268,10 @@ def rule(
             that it uses agree with those at the scripts' version.
         measure: a number that must fall each time the rule is applied to what it made itself.
         enabled: says from the rule set's options whether the rule takes part.
+        bound: `bound(match)` (after `self`, in a rule set), asked once the callback has returned: by how much the
+            returned value may differ from what the source gives, absolute, in units of that value (codes, for an
+            integer one); a number or an array that broadcasts to the value, a tuple of those for several values.
+            `check` and `verify` hold the rule to it; default: not at all.
         name: the rule's name; default: the callback's.
 
     Raises:
@@ -264,6 +291,7 @@ def rule(
             opset=opset,
             measure=measure,
             enabled=enabled,
+            bound=bound,
         )
 
     return decorate
@@ -276,7 +304,7 @@ def rewrite(source: Script | Sequence[Script], target: Script, *, name: str | No
         wrong = target if isinstance(first, onnxscript.OnnxFunction) else first
         raise RuleError(f"{wrong!r} is no @script() function; decorate it with @script(default_opset=...)")
     options.setdefault("inherit", {})
-    for option in ("benefit", "opset", "measure", "enabled"):
+    for option in ("benefit", "opset", "measure", "enabled", "bound"):
         options.setdefault(option, None)
     options.setdefault("commute", True)
     return make_rule(name or target.name, place_of(first.function), source, target, None, **options)
@@ -295,6 +323,7 @@ def make_rule(
     opset: Window | int | None,
     measure: Callable[[Match], int] | None,
     enabled: Callable[[Any], bool] | None,
+    bound: Bound | None,
 ) -> Rule:
     from rewriter.reading import read_script
 
@@ -309,7 +338,7 @@ def make_rule(
     written: Any = callback or scripts[0].function if scripts else callback
     definition = Definition(
         name, place, sources, goal, callback, inherit, commute, benefit, window, measure, enabled,
-        getattr(written, "__module__", "") or "",
+        getattr(written, "__module__", "") or "", bound,
     )  # fmt: skip
     if not sources:
         raise RuleError(f"{where}: it has no source")
